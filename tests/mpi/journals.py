@@ -105,6 +105,31 @@ def check_other_counts(group: Group) -> None:
         assert list(directory.iterdir()) == []
 
 
+def check_thinned(group: Group) -> None:
+    """A loop that goes on with states of the run before it may give them up for later ones of its own."""
+    u = group.random((1000,), np.float64, 12)
+    with group.directory() as directory:
+        for left, schedule in ((49, None), (49, Revolve(5)), (75, Revolve(10))):
+
+            def step(u: Any, i: int) -> Any:
+                if os.environ["LEFT"] == str(i):
+                    raise ArithmeticError
+                return u + 0.01 * np.sin(u) - 1e-6 * mpi.allreduce(np.sum(u), group.comm)
+
+            def functional(u: Any, schedule: Any = schedule) -> Any:
+                return mpi.total(np.sum(eb.timeloop(step, u, 100, resume_every=3, schedule=schedule) ** 2), group.comm)
+
+            os.environ["LEFT"] = str(left)
+            with refused(ArithmeticError, ""), mpi.distributed(group.comm):
+                eb.grad(functional, resume=directory / "run")(u)
+            group.meet()
+            os.environ["LEFT"] = ""
+            with mpi.distributed(group.comm):
+                found = eb.grad(functional, resume=directory / "run")(u)
+                np.testing.assert_array_equal(found, eb.grad(functional)(u))
+            group.meet()
+
+
 def check_refusals_alike(group: Group) -> None:
     """What all ranks agree to refuse is the same error on each of them, however late one of them hears of it."""
     for _ in range(20):

@@ -63,6 +63,34 @@ def check_loops(group: Group) -> None:
         np.testing.assert_allclose(product, (ahead - back) / (2 * h), rtol=1e-5, atol=1e-7)
 
 
+def check_timed_loops(group: Group) -> None:
+    """Loops of so many steps that these are timed: what a sweep communicates then is recorded on no tape around."""
+    u = group.random((3_000,), np.float64, 11)
+
+    def mixed(u: Any) -> Any:
+        return u + 0.01 * np.sin(u) - 1e-3 * mpi.allreduce(u, group.comm) / group.size
+
+    def nested(u: Any, i: int) -> Any:
+        return mixed(eb.timeloop(lambda v, j: mixed(v), mixed(u), 3))
+
+    def functional(u: Any, step: Any) -> Any:
+        return mpi.total(np.sum(eb.timeloop(step, u, 36) ** 2), group.comm)
+
+    def partly(k: Any) -> Any:
+        start = k if group.rank == 0 else np.ones(3_000)
+        return mpi.total(np.sum(eb.timeloop(lambda u, i: mixed(u) + 0.01 * k, start, 36) ** 2), group.comm)
+
+    with mpi.distributed(group.comm):
+        for step in (lambda u, i: mixed(mixed(u)), nested):
+            expected = eb.grad(functional)(u, step)
+            for states in (50, 64, 100):
+                found = eb.grad(functional, budget=eb.Budget(memory=states * u.nbytes))(u, step)
+                np.testing.assert_array_equal(found, expected)
+        # The states of one rank have tangents from the first on, those of the others only later.
+        expected, budget = eb.hvp(partly)(u, np.cos(u)), eb.Budget(memory=100 * u.nbytes)
+        np.testing.assert_array_equal(eb.hvp(partly, budget=budget)(u, np.cos(u)), expected)
+
+
 def check_wide_steps(group: Group) -> None:
     """What the function alone holds in a step is agreed on by ranks whose parts differ; all have the same least."""
     runs = []

@@ -115,6 +115,29 @@ def test_any_order_of_derivatives(order, planned):
     assert f.reasons == []
 
 
+@pytest.mark.parametrize("inside", ["loop", "loop in a loop", "checkpoint in a loop"])
+def test_second_derivatives_have_the_same_bits_whatever_the_schedule(inside):
+    """The first step of a loop, which is measured, is recorded as those are that run again."""
+    square = jit(lambda u: u * u)
+    u, v = np.random.default_rng(3).uniform(-1, 1, 60), np.random.default_rng(4).standard_normal(60)
+
+    def inner(z, i):
+        return 0.5 * square(z[0]), z[1] * 0.9 + 0.1 * z[0]
+
+    def step(z, i):
+        if inside == "loop in a loop":
+            return timeloop(inner, z, 2)
+        return checkpoint(lambda z: inner(z, 0))(z) if inside == "checkpoint in a loop" else inner(z, i)
+
+    def product(schedule=None, **budget):
+        return hvp(lambda u: np.sum(timeloop(step, (u, u * 0.7), 5, schedule=schedule)[1] ** 2), **budget)(u, v)
+
+    expected = bits(product())
+    for schedule in (StoreAll(), Revolve(1), Revolve(2), Mixed(2)):
+        assert bits(product(schedule)) == expected
+    assert bits(product(budget=Budget(memory=2**18))) == expected
+
+
 def test_first_derivatives_have_the_same_bits():
     """Of a function that is jitted as a whole the gradient has the bits of the plain one, products apart."""
     def f(u):

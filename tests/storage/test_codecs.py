@@ -10,6 +10,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from tests.measure import peak_bytes
 
 from ebbtide.errors import StorageError
 from ebbtide.storage import Disk, Zfp, codecs
@@ -68,6 +69,17 @@ def test_float32_never_makes_a_number_infinite(tmp_path):
         assert storage.relative_error == 0
 
 
+def test_float32_keeps_what_it_would_make_zeros(tmp_path):
+    """An array of numbers below its range is stored as it is; the small ones beside large ones are not."""
+    small, tails = np.full(50_000, 1e-50), np.exp(-np.linspace(-30, 30, 50_000) ** 2)
+    with Disk(tmp_path, compression="float32") as storage:
+        storage.put(0, [small, tails])
+        found = storage.get(0)
+        assert found[0].tobytes() == small.tobytes()
+        assert 0 < np.max(np.abs(found[1] - tails)) <= storage.relative_error < 1e-7
+        assert [array.codec for array in storage._entries[0].record.arrays] == ["raw", "float32"]
+
+
 def test_no_compression_has_no_error(tmp_path):
     """The bits come back without compression and with lossless compression, and the error is 0."""
     for compression in (None, "lossless"):
@@ -77,6 +89,22 @@ def test_no_compression_has_no_error(tmp_path):
             for key in range(6):
                 assert storage.get(key)[1].tobytes() == np.tile(SPECIAL, 3000).tobytes()
             assert storage.relative_error == 0
+
+
+def encoded(codec, array):
+    """The bytes of the frames of an array; None if it is stored as it is."""
+    frames = codec.encode(array)
+    found = None if frames is None else list(frames)
+    if found is None or None in found or sum(frame.content.size + 8 for frame in found) >= array.nbytes:
+        return None
+    return [frame.content for frame in found]
+
+
+def decoded(codec, contents, dtype, shape):
+    """The array that was encoded."""
+    array = np.empty(shape, dtype)
+    decode(codec, array, iter(contents))
+    return array
 
 
 def tried(codec, array, disk_seconds):
@@ -93,7 +121,7 @@ def test_lossless_is_kept_if_it_was_faster(disk_seconds, chosen):
     zeros = np.zeros(1000)
     codec = tried(make_codec("lossless"), zeros, disk_seconds)
     for _ in range(5):
-        assert (codec.encode(zeros) is not None) is chosen
+        assert (encoded(codec, zeros) is not None) is chosen
         codec.wrote(zeros.nbytes, 1e-9 if chosen else 100.0)
 
 
@@ -107,8 +135,8 @@ def test_lossless_is_not_kept_for_few_bytes_less():
 def test_what_does_not_shrink_is_stored_as_it_is():
     """Random bytes are not compressed, whatever was measured."""
     codec = tried(make_codec("lossless"), np.zeros(1000), 10.0)
-    assert codec.encode(np.zeros(1000)) is not None
-    assert codec.encode(np.frombuffer(np.random.default_rng(0).bytes(8000))) is None
+    assert encoded(codec, np.zeros(1000)) is not None
+    assert encoded(codec, np.frombuffer(np.random.default_rng(0).bytes(8000))) is None
     assert codec.encode(np.zeros(0)) is None
 
 
@@ -160,12 +188,12 @@ def test_blosc2_gives_the_bytes_back(name):
     pytest.importorskip("blosc2", reason="needs the extra `compress`")
     field = FIELDS[name]
     codec = tried(make_codec("lossless"), np.zeros(1000), 10.0)
-    encoded = codec.encode(field)
-    if encoded is None:
+    contents = encoded(codec, field)
+    if contents is None:
         assert name in {"five axes", "scalar"}  # noise, and what is too small
         return
-    assert encoded.codec == "blosc2"
-    found = decode(encoded.content, encoded.codec, field.dtype, field.shape)
+    assert codec.name == "blosc2"
+    found = decoded(codec.name, contents, field.dtype, field.shape)
     assert (found.dtype, found.shape, found.tobytes()) == (field.dtype, field.shape, field.tobytes())
     assert found.flags.writeable
 
@@ -200,7 +228,7 @@ def test_damage_of_encoded_bytes_is_found(tmp_path):
         with pytest.raises(StorageError, match="CRC-32C"):
             storage.get(0)
     with pytest.raises(ValueError, match="'later'"):
-        decode(np.zeros(3, np.uint8), "later", np.dtype("f8"), (1,))
+        decoded("later", [np.zeros(3, np.uint8)], np.dtype("f8"), (1,))
 
 
 def test_zfp_that_is_not_installed_is_an_error(monkeypatch):
@@ -228,6 +256,22 @@ def test_zfp_keeps_what_it_cannot_take(tmp_path, monkeypatch):
         assert storage.relative_error > 0
 
 
+@pytest.mark.parametrize("dtype", ["f4", "f8"])
+@pytest.mark.parametrize("sizes", [(300.0, 1e20), (1.0, 1e5), (1.0, 1e14), (1e300, 1e308)])
+def test_zfp_stores_as_it_is_what_it_cannot_hold_within_the_tolerance(tmp_path, sizes, dtype):
+    """Where numbers of several magnitudes lie together zfp has too few bits for the small ones."""
+    pytest.importorskip("zfpy", reason="needs the extra `compress`")
+    random = np.random.default_rng(0)
+    with np.errstate(over="ignore"):
+        field = ((random.random((400, 50)) + 0.5) * np.resize(np.array(sizes), (400, 50))).astype(dtype)
+    for tolerance in (1e-3, 1e300):
+        with Disk(tmp_path, compression=Zfp(tolerance)) as storage:
+            storage.put(0, [field])
+            with np.errstate(over="ignore", invalid="ignore"):
+                off = np.abs(storage.get(0)[0] - field)
+            assert not (off.astype("f8") > tolerance).any()
+
+
 def test_blosc2_is_used_where_it_is_installed(monkeypatch):
     """The faster compressor is taken if it is there, and what it made is read by it."""
     stand_in = types.ModuleType("blosc2")
@@ -237,6 +281,54 @@ def test_blosc2_is_used_where_it_is_installed(monkeypatch):
     monkeypatch.setitem(sys.modules, "blosc2", stand_in)
     monkeypatch.setattr(codecs.importlib.util, "find_spec", lambda name: True)
     codec = tried(make_codec("lossless"), np.zeros(1000), 10.0)
-    encoded = codec.encode(np.arange(1000))
-    assert encoded.codec == "blosc2"
-    assert decode(encoded.content, "blosc2", np.dtype(int), (1000,))[999] == 999
+    contents = encoded(codec, np.arange(1000))
+    assert codec.name == "blosc2"
+    assert decoded("blosc2", contents, np.dtype(int), (1000,))[999] == 999
+
+
+LARGE = {
+    "in a row": np.sin(np.linspace(0, 99, 3 * 10**5)),
+    "plane": np.sin(np.linspace(0, 99, 3 * 10**5)).reshape(500, 600),
+    "strided": np.sin(np.linspace(0, 99, 12 * 10**5)).reshape(1000, 1200)[::2, ::2],
+    "columns": np.asfortranarray(np.sin(np.linspace(0, 99, 3 * 10**5)).reshape(3, 100_000)),
+    "four axes": np.cumsum(np.full(24 * 10**4, 1e-3)).reshape(4, 30, 40, 50),
+    "five axes": np.cumsum(np.full(24 * 10**4, 1e-3)).reshape(2, 2, 30, 40, 50)[:, :, ::2],
+    "rows of 300 bytes": np.zeros(9000, "S300")[::2],
+    "noise at the end": np.concatenate([np.zeros(10**5), np.random.default_rng(0).standard_normal(3 * 10**5)]),
+    "not a number at the end": np.concatenate([np.zeros(3 * 10**5), [np.nan]]),
+    "too large at the end": np.concatenate([np.zeros(3 * 10**5), [1e300]]),
+}
+
+
+@pytest.mark.parametrize("buffer", [0, 1 << 24])
+@pytest.mark.parametrize("compression", ["lossless", "float32", "zfp"])
+@pytest.mark.parametrize("name", LARGE)
+def test_large_arrays_are_encoded_part_by_part(tmp_path, compression, name, buffer):
+    """What comes back is right, also of what turns out late to be stored as it is, and `SCRATCH` is all it took."""
+    if compression == "zfp":
+        pytest.importorskip("zfpy", reason="needs the extra `compress`")
+    array, tolerance = LARGE[name], 1e-4
+    slow = replace(POSIX, pwrite=lambda *arguments: time.sleep(0.005) or os.pwrite(*arguments))
+    given = Zfp(tolerance) if compression == "zfp" else compression
+    with Disk(tmp_path, compression=given, buffer=buffer, system=slow) as storage:
+        assert storage.buffer_nbytes == buffer + codecs.SCRATCH
+        storage.put("before", [np.arange(900.0), np.zeros(10)])
+        storage.get("before")
+
+        def turn(key):
+            storage.put(key, [np.arange(300), array, np.arange(200)])
+            storage.flush()
+            before, found, after = storage.get(key)
+            assert (before.tolist(), after.tolist()) == (list(range(300)), list(range(200)))
+            if compression == "lossless":
+                assert found.tobytes() == array.tobytes()
+            elif array.dtype.kind == "f":
+                np.testing.assert_allclose(found, array, rtol=0 if compression == "zfp" else 1e-7, atol=tolerance)
+            storage.delete(key)
+
+        for key in range(5):
+            turn(key)
+        taken = peak_bytes(lambda: turn(5))
+    # Staged, read, and compared: as bytes, or with what NumPy makes to compare numbers.
+    beside = {"lossless": 3, "float32": 7, "zfp": 7}[compression]
+    assert taken <= codecs.SCRATCH + beside * array.nbytes + (1 << 17)

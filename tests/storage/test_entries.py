@@ -156,16 +156,16 @@ def test_entries_of_another_version_are_not_taken_for_free_space(tmp_path, capsy
     file = tmp_path / "segment"
     content = bytearray(file.read_bytes())
     for start in starts:
-        assert content[start : start + 8] == b"EBBTIDE4"
+        assert content[start : start + 8] == b"EBBTIDE5"
         content[start + 7] = ord("3")
     file.write_bytes(content)
-    with pytest.raises(StorageError, match=f"{file} are of the version 3 .* reads 4"):
+    with pytest.raises(StorageError, match=f"{file} are of the version 3 .* reads 5"):
         Disk(tmp_path, durable=True)
     assert cli.main(["inspect", str(tmp_path)]) != 0
     assert "version 3" in capsys.readouterr().err
     assert file.read_bytes() == content
     # Where there are others, it is a damaged header.
-    content[starts[0] + 7] = ord("4")
+    content[starts[0] + 7] = ord("5")
     file.write_bytes(content)
     with Disk(tmp_path, durable=True) as storage:
         assert storage.keys() == (0,)

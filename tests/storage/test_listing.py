@@ -110,7 +110,7 @@ def test_what_is_half_written_is_not_damaged(place: int, tmp_path: Path, monkeyp
             file = tmp_path / name / "segment"
             content = file.read_bytes()
             change(file, place, b"\0\0\0\0\0\0\0\0")
-            read = listing.read_header if place == 9 else listing.read_stored
+            read = listing.read_header if place == 9 else listing.check_entry
             read_once = []
 
             def finish(*arguments: Any, file: Path = file, content: bytes = content, read: Any = read) -> Any:

@@ -164,8 +164,10 @@ class PlannedProgram:
     def _on_tape(self, tape: Tape, operands: list[Any]) -> list[Any] | None:
         """Run the forward program and record it; None where that cannot be planned."""
         active, values = beneath(tape, operands)
-        # What the programs of tangents take is not known beforehand, and a budget is a promise.
-        nested = tape.pager is not None and any(type(value) is TracedArray for value in values)
+        # What the programs of tangents take is not known beforehand, and a budget is a promise. The first step of a
+        # loop is always measured, and those that run again are not: all have the same bits, whatever the schedule.
+        counted = tape.pager is not None or tape.outer is not None
+        nested = counted and any(type(value) is TracedArray for value in values)
         if nested or not active:
             return None
         found = self.reversed_for(active, values)

@@ -9,7 +9,7 @@ import threading
 import time
 import zlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from numbers import Real
 from types import MappingProxyType
@@ -18,27 +18,42 @@ from typing import Any, cast, final
 import numpy as np
 from numpy.typing import NDArray
 
-from ebbtide.storage.checksum import Bytes, view_bytes
+from ebbtide.storage.checksum import Bytes, view_bytes, view_plain
 
 _ZFP_TYPES = frozenset({np.dtype(np.float32).str, np.dtype(np.float64).str})
 
 
+FRAME = 1 << 17
+"""The most bytes of an array that are encoded at a time: with half of it blosc2 took twice as long."""
+SCRATCH = 8 * FRAME
+"""The bytes of memory that a storage takes to encode and to decode, in two threads at once."""
+
+
 @final
 @dataclass(frozen=True, slots=True)
-class Encoded:
-    """An encoded array: its bytes, the name of the codec, and the relative error of a lossy one."""
+class Frame:
+    """A part of an encoded array: its bytes, and of a lossy codec the largest error and the largest value."""
 
     content: Bytes
-    codec: str
     error: float = 0.0
+    largest: float = 0.0
 
 
 class Codec(ABC):
-    """Encodes arrays; `None` means that the bytes of an array are stored as they are."""
+    """Encodes arrays part by part; `None` means that the bytes of an array are stored as they are."""
+
+    @property
+    @abstractmethod
+    def name(self) -> str:
+        """What `decode` knows it by."""
 
     @abstractmethod
-    def encode(self, array: NDArray[Any]) -> Encoded | None:
-        """Return the encoded array, at most as long as the array itself; None to store it as it is."""
+    def encode(self, array: NDArray[Any]) -> Iterator[Frame | None] | None:
+        """
+        Return the frames of an array, one after the other; None to store it as it is.
+
+        A frame that is None says that the array turned out to be one that is stored as it is.
+        """
 
     @property
     @abstractmethod
@@ -57,7 +72,8 @@ class Zfp:
     Lossy compression by zfp, by name only.
 
     Args:
-        tolerance: The largest absolute error of any value; finite and greater than 0.
+        tolerance: The largest absolute error of any value; finite and greater than 0. An array for which zfp does not
+            keep it, of large and small numbers side by side, is stored as it is.
 
     Raises:
         ValueError: The tolerance is no such number.
@@ -107,6 +123,11 @@ class Codecs:
         self._found: dict[str, Codec | None] = {kind: make_codec(wanted) for kind, wanted in named.items()}
         make_codec(self._default)
 
+    @property
+    def scratch(self) -> int:
+        """The bytes of memory that they take at work."""
+        return SCRATCH if self._default is not None or any(self._found.values()) else 0
+
     def of(self, kind: str) -> Codec | None:
         """Return the codec of a kind; None for bytes as they are."""
         if self._default is None or kind in self._found:
@@ -136,30 +157,63 @@ def make_codec(compression: Compression) -> Codec | None:
     )
 
 
-def decode(content: Bytes, codec: str, dtype: np.dtype[Any], shape: tuple[int, ...]) -> NDArray[Any]:
+def decode(codec: str, array: NDArray[Any], frames: Iterator[Bytes]) -> None:
     """
-    Return the array that was encoded, writable and C-contiguous.
+    Fill an array with what was encoded.
+
+    Args:
+        codec: The name of the codec.
+        array: A C-contiguous array.
+        frames: The bytes of its frames.
 
     Raises:
         ValueError: The bytes are not those of such an array.
     """
+    unpack = _find_unpack(codec, array.dtype)
+    if codec == "zfp" and _has_tiles(array):
+        for tile, content in zip(_tiles(array.shape, array.itemsize), frames, strict=True):
+            array[tile] = unpack(content)
+        return
+    flat, place = view_bytes(array) if codec in ("zlib", "blosc2") else array.reshape(-1), 0
+    for content in frames:
+        found = unpack(content)
+        flat[place : place + found.size] = found
+        place += found.size
+    if place != flat.size:
+        raise ValueError(f"{place} of {flat.size} elements are there")
+
+
+def _find_unpack(codec: str, dtype: np.dtype[Any]) -> Callable[[Bytes], NDArray[Any]]:
+    """Return what a codec makes of a frame."""
     if codec == "zlib":
-        return _fill(np.frombuffer(zlib.decompress(content.data), np.uint8), dtype, shape)
+        return lambda content: np.frombuffer(zlib.decompress(content.data), np.uint8)
+    if codec == "float32":
+        return lambda content: content.view(_narrow(dtype))
     if codec == "blosc2":
         blosc2: Any = importlib.import_module("blosc2")
-        return _fill(np.frombuffer(blosc2.decompress(content.tobytes()), np.uint8), dtype, shape)
-    if codec == "float32":
-        return content.view(_narrow(dtype)).astype(dtype).reshape(shape)
+        return lambda content: np.frombuffer(blosc2.decompress(content), np.uint8)
     if codec == "zfp":
         zfpy: Any = importlib.import_module("zfpy")
-        return np.array(zfpy.decompress_numpy(content.tobytes()), dtype=dtype, order="C").reshape(shape)
+        return lambda content: zfpy.decompress_numpy(content.tobytes())
     raise ValueError(f"the codec {codec!r} is not known")
 
 
-def _fill(content: Bytes, dtype: np.dtype[Any], shape: tuple[int, ...]) -> NDArray[Any]:
-    array = np.empty(shape, dtype)
-    view_bytes(array)[:] = content
-    return array
+def _pieces(array: NDArray[Any]) -> Iterator[NDArray[Any]]:
+    """Yield the elements of an array in C order, in packed pieces of at most `FRAME` bytes, or of one element."""
+    if array.flags.c_contiguous:
+        array = array.reshape(-1)
+    axis, nbytes = array.ndim, array.itemsize
+    while axis and nbytes * array.shape[axis - 1] <= FRAME:
+        axis -= 1
+        nbytes *= array.shape[axis]
+    if not axis:
+        yield np.ascontiguousarray(array).reshape(-1)
+        return
+    count = max(1, FRAME // nbytes)
+    for index in np.ndindex(array.shape[: axis - 1]):
+        part = array[index]
+        for start in range(0, part.shape[0], count):
+            yield np.ascontiguousarray(part[start : start + count]).reshape(-1)
 
 
 @final
@@ -185,24 +239,39 @@ class _Lossless(Codec):
     def lossy(self) -> bool:
         return False
 
-    def encode(self, array: NDArray[Any]) -> Encoded | None:
+    @property
+    def name(self) -> str:
+        return "zlib" if self._blosc2 is None else "blosc2"
+
+    def encode(self, array: NDArray[Any]) -> Iterator[Frame] | None:
         if self._chosen is False or not array.nbytes:
             return None
-        start = stopwatch()
-        packed = np.ascontiguousarray(array)
-        if self._blosc2 is None:
-            found = zlib.compress(view_bytes(packed).data, 1)
-        else:
-            found = self._blosc2.compress2(packed, typesize=min(255, array.itemsize), codec=self._blosc2.Codec.LZ4)
-        encoded = Encoded(np.frombuffer(found, np.uint8), "zlib" if self._blosc2 is None else "blosc2")
         if self._chosen is None:
-            decode(encoded.content, encoded.codec, packed.dtype, packed.shape)
-            with self._lock:
-                self._seconds += stopwatch() - start
-                self._before += array.nbytes
-                self._after += min(len(found), array.nbytes)
+            self._try(array)
             return None
-        return encoded if len(found) < array.nbytes else None
+        return self._frames(array)
+
+    def _frames(self, array: NDArray[Any]) -> Iterator[Frame]:
+        for piece in _pieces(view_plain(array)):
+            yield Frame(self._pack(piece))
+
+    def _pack(self, piece: NDArray[Any]) -> Bytes:
+        if self._blosc2 is None:
+            return np.frombuffer(zlib.compress(view_bytes(piece).data, 1), np.uint8)
+        found = self._blosc2.compress2(piece, typesize=min(255, piece.itemsize), codec=self._blosc2.Codec.LZ4)
+        return np.frombuffer(found, np.uint8)
+
+    def _try(self, array: NDArray[Any]) -> None:
+        """Encode and decode an array for the time that it takes."""
+        start, after = stopwatch(), 0
+        for piece in _pieces(view_plain(array)):
+            content = self._pack(piece)
+            after += content.size
+            decode(self.name, np.empty_like(piece), iter([content]))
+        with self._lock:
+            self._seconds += stopwatch() - start
+            self._before += array.nbytes
+            self._after += min(after, array.nbytes)
 
     def wrote(self, nbytes: int, seconds: float) -> None:
         with self._lock:
@@ -220,21 +289,35 @@ def _narrow(dtype: np.dtype[Any]) -> np.dtype[Any]:
     return np.dtype(np.complex64 if dtype.kind == "c" else np.float32)
 
 
+# Twice what rounding to 24 bits does to the largest value.
+_ROUNDED = 2.0**-23
+
+
 @final
 class _Float32(Codec):
     """Rounds floating-point numbers to 24 bits; what float32 cannot hold, and all else, is stored as it is."""
 
-    def encode(self, array: NDArray[Any]) -> Encoded | None:
+    @property
+    def name(self) -> str:
+        return "float32"
+
+    def encode(self, array: NDArray[Any]) -> Iterator[Frame | None] | None:
         narrow = _narrow(array.dtype)
         if array.dtype.kind not in "fc" or array.dtype.itemsize <= narrow.itemsize or not array.size:
             return None
-        # Infinity and NaN stay what they are; a finite number that becomes infinite is seen below.
-        with np.errstate(over="ignore", under="ignore", invalid="ignore"):
-            rounded = np.ascontiguousarray(array, dtype=narrow)
-            off, largest = _largest_error(array.reshape(-1), rounded.reshape(-1))
-        if off == np.inf:
-            return None
-        return Encoded(view_bytes(rounded), "float32", float(off / largest) if largest else 0.0)
+        return self._frames(array, narrow)
+
+    def _frames(self, array: NDArray[Any], narrow: np.dtype[Any]) -> Iterator[Frame | None]:
+        most, scale = 0.0, 0.0
+        for piece in _pieces(array):
+            # Infinity and NaN stay what they are; a finite number that becomes infinite is seen below.
+            with np.errstate(over="ignore", under="ignore", invalid="ignore"):
+                rounded = piece.astype(narrow)
+                off, largest = _largest_error(piece, rounded)
+            yield None if off == np.inf else Frame(view_bytes(rounded), off, largest)
+            most, scale = max(most, off), max(scale, largest)
+        if most > scale * _ROUNDED:  # numbers of 1e-50 became zeros
+            yield None
 
     @property
     def lossy(self) -> bool:
@@ -254,35 +337,58 @@ class _Zfp(Codec):
                 "Compression by zfp needs the package zfpy, which is not installed. Install ebbtide[compress]."
             ) from error
 
-    def encode(self, array: NDArray[Any]) -> Encoded | None:
-        # zfp takes finite numbers in native byte order, in up to four dimensions.
-        if array.dtype.str not in _ZFP_TYPES or not array.size or not np.isfinite(array).all():
-            return None
-        packed = np.ascontiguousarray(array).reshape(array.shape if 0 < array.ndim <= 4 else -1)
-        found = cast("bytes", self._zfpy.compress_numpy(packed, tolerance=self._tolerance))
-        if len(found) >= array.nbytes:
-            return None
-        off, largest = _largest_error(packed.reshape(-1), self._zfpy.decompress_numpy(found).reshape(-1))
-        return Encoded(np.frombuffer(found, np.uint8), "zfp", float(off / largest) if largest else 0.0)
+    @property
+    def name(self) -> str:
+        return "zfp"
+
+    def encode(self, array: NDArray[Any]) -> Iterator[Frame | None] | None:
+        # zfp takes numbers in native byte order.
+        return None if array.dtype.str not in _ZFP_TYPES or not array.size else self._frames(array)
+
+    def _frames(self, array: NDArray[Any]) -> Iterator[Frame | None]:
+        for tile in _packed_tiles(array) if _has_tiles(array) else _pieces(array):
+            if not np.isfinite(tile).all():  # which zfp does not take
+                yield None
+                return
+            found = cast("bytes", self._zfpy.compress_numpy(tile, tolerance=self._tolerance))
+            with np.errstate(over="ignore"):
+                off, largest = _largest_error(tile.reshape(-1), self._zfpy.decompress_numpy(found).reshape(-1))
+            if not off <= self._tolerance:  # where large and small numbers lie together it has too few bits for these
+                yield None
+                return
+            yield Frame(np.frombuffer(found, np.uint8), off, largest)
 
     @property
     def lossy(self) -> bool:
         return True
 
 
-def _largest_error(array: NDArray[Any], other: NDArray[Any]) -> tuple[Any, Any]:
-    """The largest absolute difference of two arrays and the largest value, in blocks of 64 Ki elements."""
-    off: Any = 0.0
-    largest: Any = 0.0
-    for start in range(0, array.size, 1 << 16):
-        block = array[start : start + (1 << 16)]
-        block = block[np.isfinite(block)] if not (whole := bool(np.isfinite(block).all())) else block
-        near = other[start : start + (1 << 16)]
-        near = near if whole else near[np.isfinite(array[start : start + (1 << 16)])]
-        if block.size:
-            off = max(off, np.max(np.abs(block - near)))
-            largest = max(largest, np.max(np.abs(block)))
-    return off, largest
+def _has_tiles(array: NDArray[Any]) -> bool:
+    """Return whether zfp takes parts of an array with its axes, up to four; else it takes its elements in a row."""
+    return 0 < array.ndim <= 4
+
+
+def _tiles(shape: tuple[int, ...], itemsize: int) -> Iterator[tuple[slice, ...]]:
+    """Yield where the parts of at most `FRAME` bytes lie: whole blocks of 4 by 4 and so on, which zfp encodes alone."""
+    size = list(shape)
+    for axis in range(len(size)):
+        while math.prod(size) * itemsize > FRAME and size[axis] > 4:
+            size[axis] = max(4, (size[axis] // 2 + 3) // 4 * 4)
+    for index in np.ndindex(*[-(-whole // part) for whole, part in zip(shape, size, strict=True)]):
+        yield tuple([slice(k * part, (k + 1) * part) for k, part in zip(index, size, strict=True)])
+
+
+def _packed_tiles(array: NDArray[Any]) -> Iterator[NDArray[Any]]:
+    for tile in _tiles(array.shape, array.itemsize):
+        yield np.ascontiguousarray(array[tile])
+
+
+def _largest_error(piece: NDArray[Any], other: NDArray[Any]) -> tuple[float, float]:
+    """Return the largest absolute difference of two arrays of one axis, and the largest value, where it is finite."""
+    finite = np.isfinite(piece)
+    if not finite.all():
+        piece, other = piece[finite], other[finite]
+    return (float(np.max(np.abs(piece - other))), float(np.max(np.abs(piece)))) if piece.size else (0.0, 0.0)
 
 
 _NAMED: Mapping[str, Callable[[], Codec]] = MappingProxyType({"lossless": _Lossless, "float32": _Float32})

@@ -18,11 +18,12 @@ from ebbtide.storage.codecs import Codecs, Compression
 from ebbtide.storage.durable import DirectoryLock
 from ebbtide.storage.entries import EntryRecord, plan_entry
 from ebbtide.storage.failures import EntryLostError
+from ebbtide.storage.messages import describe_loss
 from ebbtide.storage.pipeline import copy_staged
 from ebbtide.storage.resources import Resources
 from ebbtide.storage.sharing import is_shared
 from ebbtide.storage.system import POSIX, System
-from ebbtide.storage.transfer import describe_loss, read_entry
+from ebbtide.storage.transfer import read_entry
 from ebbtide.storage.worker import Entry, Job
 
 
@@ -67,7 +68,7 @@ class Disk(Storage):
     Memory:
         About 500 bytes and the key for each entry, and at most `buffer` bytes. With `buffer=0`, `put` and `get` work in
         blocks of at most 1 MiB and take no buffer but one block in `put` for an array that is not C-contiguous;
-        compression takes as much again as the arrays of one entry.
+        compression takes 1 MiB, which `buffer_nbytes` counts.
 
     Example:
         >>> import numpy as np
@@ -347,8 +348,8 @@ class Disk(Storage):
 
     @property
     def buffer_nbytes(self) -> int:
-        """See `Storage.buffer_nbytes`."""
-        return self._buffer
+        """See `Storage.buffer_nbytes`; what compression takes at work included."""
+        return self._buffer + self._codecs.scratch
 
     @property
     def bytes_written(self) -> int:

@@ -8,9 +8,10 @@ and of each array dtype and shape), what is known after that, in one row of 32 b
 their CRC-32C, shift, codec, and the relative error of a lossy one), and zeros up to the data. Where the checksum or the
 offset is another one, there is no entry.
 
-The arrays follow each other. A large one has 64 bytes of room more, in which it is shifted so that it begins in the
-file as many bytes after a multiple of 64 as in memory: NumPy's begin 16 after one, and where that differs a copy to and
-from the page cache has to put each piece together from two. So 32 MiB are written in 3.2 ms and read in 5.5, and in 3.6
+The arrays follow each other; one that is encoded is a row of frames, each behind its length and its CRC-32C. A large
+one has 64 bytes of room more, in which one that is not encoded is shifted so that it begins in the file as many bytes
+after a multiple of 64 as in memory: NumPy's begin 16 after one, and where that differs a copy to and from the page
+cache has to put each piece together from two. So 32 MiB are written in 3.2 ms and read in 5.5, and in 3.6
 and 7.5 from the beginning of a page.
 """
 
@@ -38,7 +39,7 @@ _FIXED = struct.Struct("<8sIIQQQQ")
 _ROW = struct.Struct("<QIB11sd")
 NAME = b"EBBTIDE"
 """How an entry begins."""
-VERSION = "4"
+VERSION = "5"
 """That of what is described here."""
 MOST_HEADER = 1 << 28
 """The most bytes of a header: those of some millions of arrays."""

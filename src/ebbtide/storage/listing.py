@@ -28,7 +28,7 @@ from ebbtide.storage.removal import (
 )
 from ebbtide.storage.segment import NAME, read_header, scan
 from ebbtide.storage.system import POSIX, open_file
-from ebbtide.storage.transfer import Target, read_stored
+from ebbtide.storage.transfer import Target, check_entry
 
 _CLOSED = frozenset({errno.EACCES, errno.EPERM})
 
@@ -190,7 +190,7 @@ def _find_damage(target: Target, entries: tuple[EntryRecord, ...], used: bool) -
 
 def _damage_of(target: Target, record: EntryRecord) -> str:
     try:
-        read_stored(target, record)
+        check_entry(target, record)
     except StorageError as error:
         return str(error)
     return ""

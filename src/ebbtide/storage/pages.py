@@ -50,6 +50,15 @@ class Pages:
         shifted = room_for(nbytes) - nbytes
         self._direct = (max(round_up(room + shifted), self._first.size), room + nbytes)
 
+    def mark(self) -> tuple[Bytes, int, int]:
+        """Return what `back` needs to forget what is written from now on."""
+        return self._page.copy(), self._next, self._end
+
+    def back(self, mark: tuple[Bytes, int, int], room: int) -> None:
+        """Go on from a mark with other bytes, whose room begins there; they are no fewer."""
+        self._page[:], self._next, self._end = mark
+        self._first[room:] = 0
+
     def write(self, block: Bytes, place: int) -> None:
         """Write or keep bytes of this array that begin at a place of the entry, behind all those before."""
         stop = self._end = place + block.size

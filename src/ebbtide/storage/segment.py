@@ -23,8 +23,9 @@ from ebbtide.storage.entries import (
 )
 from ebbtide.storage.extents import UNIT, Extents, Free, round_up
 from ebbtide.storage.failures import StorageFullError, make_error
+from ebbtide.storage.messages import describe_full, describe_refusal
 from ebbtide.storage.system import write_fully
-from ebbtide.storage.transfer import FULL, Target, describe_full, describe_refusal, read_stored
+from ebbtide.storage.transfer import FULL, Target, check_entry
 
 NAME = "segment"
 # Punching a hole and cutting a file off make the file system write what waits: small deletions wait for each other.
@@ -231,7 +232,7 @@ class Segment:
 
     def _is_whole(self, record: EntryRecord) -> bool:
         try:
-            read_stored(self._target, record)
+            check_entry(self._target, record)
         except StorageError as error:
             # What cannot be read now may be whole.
             if error.errno is not None:

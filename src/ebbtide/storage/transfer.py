@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,11 +14,11 @@ from numpy.typing import NDArray
 
 from ebbtide.errors import StorageError
 from ebbtide.storage.checksum import BLOCK_BYTES, Bytes, begin_checksums, extend_crc32c, iterate_blocks, view_bytes
-from ebbtide.storage.codecs import Codecs, decode, stopwatch
+from ebbtide.storage.codecs import Codec, Codecs, decode, stopwatch
 from ebbtide.storage.entries import ArrayRecord, EntryRecord, encode_header, room_for, shift_of
-from ebbtide.storage.failures import EntryLostError, StorageFullError, make_error
+from ebbtide.storage.messages import describe_damage, describe_full, describe_refusal
 from ebbtide.storage.pages import JOINED, Pages
-from ebbtide.storage.system import System, count_processors, free_bytes, read_fully, write_fully
+from ebbtide.storage.system import System, count_processors, read_fully, write_fully
 
 if TYPE_CHECKING:
     from ebbtide.storage._crc32c import ChecksumsBeside
@@ -29,6 +30,10 @@ BESIDE_BLOCK = 2 << 20
 """The same where a thread beside takes checksums: what one of both has read is in the cache that all cores share."""
 LARGE = 4 << 20
 """From this size on, bytes in memory, an entry is worth a thread: to start one takes 0.1 ms, its checksums 0.15 ms."""
+
+
+# Before each frame of an encoded array: its length, and its checksum, without which nothing is given to a decoder.
+_FRAME = struct.Struct("<II")
 
 
 @final
@@ -82,7 +87,7 @@ def write_entry(
 
     Memory:
         Arrays in C order are written from their own memory, but for two pages; a buffer of at most 1 MiB serves the
-        others, and the encoded bytes of one array if there is a codec. Small entries are copied as a whole, 64 KiB.
+        others, and with a codec `SCRATCH`. Small entries are copied as a whole, 64 KiB.
     """
     codec = target.codecs.of(planned.kind)
     seconds = 0.0
@@ -100,22 +105,17 @@ def write_entry(
     if beside is not None:
         records, pairs = _write_beside(pages, planned, arrays, beside, shifts), []
     for known, array in pairs:
-        encoded = None if codec is None else codec.encode(array)
-        content, name, error = (
-            (array, "raw", 0.0) if encoded is None else (encoded.content, encoded.codec, encoded.error)
-        )
         begun = stopwatch()
-        pages.begin(room, content.nbytes)
-        shifts.append(shift_of(content, room))
-        place, checksum = room + shifts[-1], 0
-        for block in _blocks_to_write(content, planned.offset + place, block_bytes):
-            # While the block is in the cache of the processor.
-            checksum = extend_crc32c(checksum, block)
-            pages.write(block, place)
-            place += block.size
+        encoded = None if codec is None else _write_encoded(pages, codec, known, array, room)
+        if encoded is None:
+            record, shift = _write_raw(pages, planned, known, array, room, block_bytes)
+        else:
+            (record, coding), shift = encoded, 0
+            seconds -= coding
         seconds += stopwatch() - begun
-        room += room_for(content.nbytes)
-        records.append(ArrayRecord(known.dtype, known.shape, content.nbytes, checksum, name, error))
+        room += room_for(record.stored)
+        records.append(record)
+        shifts.append(shift)
     header = encode_header(planned, records, shifts)
     begun = stopwatch()
     pages.finish(header, is_exact=codec is None)
@@ -124,6 +124,53 @@ def write_entry(
     if codec is not None:
         codec.wrote(room - planned.data, seconds + stopwatch() - begun)
     return planned.written(tuple(records), bytes(shifts), extend_crc32c(0, header))
+
+
+def _write_raw(
+    pages: Pages, planned: EntryRecord, known: ArrayRecord, array: NDArray[Any], room: int, block_bytes: int
+) -> tuple[ArrayRecord, int]:
+    """Write the bytes of an array as they are; return its record, and how far in its room it begins."""
+    pages.begin(room, array.nbytes)
+    shift, checksum = shift_of(array, room), 0
+    place = room + shift
+    for block in _blocks_to_write(array, planned.offset + place, block_bytes):
+        # While the block is in the cache of the processor.
+        checksum = extend_crc32c(checksum, block)
+        pages.write(block, place)
+        place += block.size
+    return ArrayRecord(known.dtype, known.shape, array.nbytes, checksum), shift
+
+
+def _write_encoded(
+    pages: Pages, codec: Codec, known: ArrayRecord, array: NDArray[Any], room: int
+) -> tuple[ArrayRecord, float] | None:
+    """
+    Write the frames of an array, each behind its length and its checksum.
+
+    Returns:
+        (its record, the seconds that the codec took); None if it is to be stored as it is, and nothing of it is there.
+    """
+    begun, seconds = stopwatch(), 0.0
+    frames = codec.encode(array)
+    if frames is None:
+        return None
+    mark = pages.mark()
+    pages.begin(room, array.nbytes)
+    place, checksum, error, largest = room, 0, 0.0, 0.0
+    for frame in frames:
+        seconds += stopwatch() - begun
+        if frame is None or place + _FRAME.size + frame.content.size - room >= array.nbytes:
+            pages.back(mark, room)
+            return None
+        before = np.frombuffer(_FRAME.pack(frame.content.size, extend_crc32c(0, frame.content)), np.uint8)
+        for part in (before, frame.content):
+            checksum = extend_crc32c(checksum, part)
+            pages.write(part, place)
+            place += part.size
+        error, largest = max(error, frame.error), max(largest, frame.largest)
+        begun = stopwatch()
+    relative = error / largest if largest else 0.0
+    return ArrayRecord(known.dtype, known.shape, place - room, checksum, codec.name, relative), seconds
 
 
 def write_or_explain(target: Target, planned: EntryRecord, arrays: Sequence[NDArray[Any]]) -> EntryRecord:
@@ -183,11 +230,8 @@ def _blocks_of_file(content: Bytes, offset: int, nbytes: int) -> Iterator[Bytes]
 
 
 def empty_for(record: EntryRecord) -> list[NDArray[Any]]:
-    """Return arrays that what is stored of an entry is read into: its own, or bytes of those that are encoded."""
-    return [
-        np.empty(known.shape, known.dtype) if known.codec == "raw" else np.empty(known.stored, np.uint8)
-        for known in record.arrays
-    ]
+    """Return arrays that those of an entry are read into."""
+    return [np.empty(known.shape, known.dtype) for known in record.arrays]
 
 
 def read_entry(
@@ -212,33 +256,41 @@ def read_entry(
         Writable, C-contiguous arrays.
 
     Raises:
-        StorageError: It was changed or cut off, or cannot be read.
+        StorageError: It was changed or cut off, without `errno`; or it cannot be read, with that.
 
     Memory:
-        The arrays themselves, as the operating system reads into them; of an encoded array the stored bytes too.
+        The arrays themselves, as the operating system reads into them; of encoded ones a frame, and what it is
+        decoded to.
     """
-    found = read_stored(target, record, nbytes, alone=alone, buffers=buffers)
-    return [
-        buffer if known.codec == "raw" else _decode(target, record, known, buffer)
-        for known, buffer in zip(record.arrays, found, strict=True)
-    ]
+    arrays = empty_for(record) if buffers is None else buffers
+    if all(known.codec == "raw" for known in record.arrays):
+        _read_stored(target, record, arrays, nbytes, alone=alone)
+        return arrays
+    header, checksums = np.empty(record.data, np.uint8), list[int]()
+    _fill(target, record, [header], record.offset)
+    for place, (known, start, array) in enumerate(zip(record.arrays, record.starts(), arrays, strict=True)):
+        if known.codec == "raw":
+            checksums.append(_read_blocks(target, record, start, view_bytes(array), nbytes))
+        else:
+            frames = _Frames(target, record, place, start)
+            _decode(target, record, known, array, frames)
+            checksums.append(frames.checksum)
+    _check(target, record, header, checksums)
+    return arrays
 
 
-def read_stored(
-    target: Target,
-    record: EntryRecord,
-    nbytes: int = BLOCK_BYTES,
-    *,
-    alone: bool = True,
-    buffers: list[NDArray[Any]] | None = None,
-) -> list[NDArray[Any]]:
+def check_entry(target: Target, record: EntryRecord) -> None:
     """
-    Read and check an entry as `read_entry` does; what is encoded is returned as it is stored.
+    Read an entry for nothing but to check it.
 
     Raises:
-        StorageError: It was changed or cut off, without `errno`; or it cannot be read, with that.
+        StorageError: As `read_entry`, but for what cannot be decoded.
     """
-    buffers = empty_for(record) if buffers is None else buffers
+    _read_stored(target, record, [np.empty(known.stored, np.uint8) for known in record.arrays], BLOCK_BYTES, alone=True)
+
+
+def _read_stored(target: Target, record: EntryRecord, buffers: list[NDArray[Any]], nbytes: int, *, alone: bool) -> None:
+    """Read the bytes of an entry as they are stored, and check them."""
     views = [view_bytes(buffer) for buffer in buffers]
     header = np.empty(record.data, np.uint8)
     if record.length <= JOINED:
@@ -250,24 +302,56 @@ def read_stored(
         if beside is not None:
             checksums = _read_beside(target, record, views, beside)
         else:
-            checksums = _read_blocks(target, record, views, nbytes)
-    if extend_crc32c(0, header) != record.checksum:
-        raise describe_damage(target.path, record, record.offset, "its header is not the one that was written")
-    _check(target, record, checksums)
-    return buffers
+            starts = zip(record.starts(), views, strict=True)
+            checksums = [_read_blocks(target, record, start, view, nbytes) for start, view in starts]
+    _check(target, record, header, checksums)
 
 
-def _read_blocks(target: Target, record: EntryRecord, views: Sequence[Bytes], nbytes: int) -> list[int]:
-    """Read arrays and return their checksums."""
-    checksums: list[int] = []
-    for start, view in zip(record.starts(), views, strict=True):
-        offset, checksum = record.offset + start, 0
-        for block in _blocks_of_file(view, offset, nbytes):
-            _fill(target, record, [block], offset)
-            checksum = extend_crc32c(checksum, block)
-            offset += block.size
-        checksums.append(checksum)
-    return checksums
+@final
+class _Frames:
+    """
+    The frames of an encoded array, each read and checked before it is handed out.
+
+    Args:
+        target: Where from.
+        record: The entry.
+        place: Which array of it.
+        start: Where in the entry the array begins.
+
+    Attributes:
+        checksum: That of what has been read.
+    """
+
+    def __init__(self, target: Target, record: EntryRecord, place: int, start: int) -> None:
+        self._target, self._record, self._place = target, record, place
+        self._offset, self._left, self.checksum = record.offset + start, record.arrays[place].stored, 0
+
+    def __iter__(self) -> Iterator[Bytes]:
+        while self._left:
+            size, checksum = _FRAME.unpack(self._read(min(_FRAME.size, self._left)).tobytes().ljust(_FRAME.size))
+            begin = self._offset
+            content = self._read(min(size, self._left))
+            if content.size != size or extend_crc32c(0, content) != checksum:
+                reason = f"a frame of array {self._place} has not the CRC-32C before it, {checksum:#010x}"
+                raise describe_damage(self._target.path, self._record, begin, reason)
+            yield content
+
+    def _read(self, nbytes: int) -> Bytes:
+        found = np.empty(nbytes, np.uint8)
+        _fill(self._target, self._record, [found], self._offset)
+        self.checksum = extend_crc32c(self.checksum, found)
+        self._offset, self._left = self._offset + nbytes, self._left - nbytes
+        return found
+
+
+def _read_blocks(target: Target, record: EntryRecord, start: int, view: Bytes, nbytes: int) -> int:
+    """Read an array and return its checksum."""
+    offset, checksum = record.offset + start, 0
+    for block in _blocks_of_file(view, offset, nbytes):
+        _fill(target, record, [block], offset)
+        checksum = extend_crc32c(checksum, block)
+        offset += block.size
+    return checksum
 
 
 def _read_beside(target: Target, record: EntryRecord, views: Sequence[Bytes], beside: ChecksumsBeside) -> list[int]:
@@ -292,7 +376,9 @@ def _fill(target: Target, record: EntryRecord, buffers: Sequence[NDArray[Any]], 
         raise describe_damage(target.path, record, offset + done, reason)
 
 
-def _check(target: Target, record: EntryRecord, checksums: Sequence[int]) -> None:
+def _check(target: Target, record: EntryRecord, header: Bytes, checksums: Sequence[int]) -> None:
+    if extend_crc32c(0, header) != record.checksum:
+        raise describe_damage(target.path, record, record.offset, "its header is not the one that was written")
     for place, (known, found) in enumerate(zip(record.arrays, checksums, strict=True)):
         if found != known.checksum:
             reason = (
@@ -302,9 +388,9 @@ def _check(target: Target, record: EntryRecord, checksums: Sequence[int]) -> Non
             raise describe_damage(target.path, record, record.offset + record.starts()[place], reason)
 
 
-def _decode(target: Target, record: EntryRecord, known: ArrayRecord, content: NDArray[Any]) -> NDArray[Any]:
+def _decode(target: Target, record: EntryRecord, known: ArrayRecord, array: NDArray[Any], frames: _Frames) -> None:
     try:
-        return decode(content, known.codec, known.dtype, known.shape)
+        decode(known.codec, array, iter(frames))
     except ImportError as error:
         raise StorageError(
             f"Cannot decode key {record.key!r} in {target.path}: it is compressed by {known.codec}, and {error}. What "
@@ -312,62 +398,3 @@ def _decode(target: Target, record: EntryRecord, known: ArrayRecord, content: ND
         ) from error
     except (ValueError, RuntimeError) as error:
         raise describe_damage(target.path, record, record.offset, f"it cannot be decoded: {error}") from error
-
-
-def describe_refusal(verb: str, path: Path, record: EntryRecord, cause: OSError) -> StorageError:
-    """Return the error for a call that the operating system refused."""
-    return make_error(
-        f"Cannot {verb} key {record.key!r} ({record.length} bytes) at offset {record.offset} of {path}: "
-        f"{cause.strerror or cause}. Check the disk and the rights of the directory.",
-        cause.errno,
-    )
-
-
-def describe_full(
-    path: Path, descriptor: int, needed: int, cause: OSError, record: EntryRecord | None
-) -> StorageFullError:
-    """Return the error for a disk without room for *needed* more bytes."""
-    is_limited = cause.errno == errno.EFBIG  # however much is free
-    free = free_bytes(descriptor)
-    missing = needed if is_limited or free is None or free >= needed else needed - free
-    what = "reserve room" if record is None else f"store key {record.key!r}"
-    if is_limited:
-        why = (
-            f"and a file may not become as large as that there ({cause.strerror or cause}). Raise the limit of the "
-            "process (`ulimit -f`), or, if it has none, give a directory= on a file system with larger files."
-        )
-    else:
-        told = "an unknown number of" if free is None else str(free)
-        why = (
-            f"and {told} bytes are free there ({cause.strerror or cause}; {missing} bytes are missing). Free some "
-            "space, or give another directory=."
-        )
-    return StorageFullError(
-        f"Cannot {what} in {path}: {needed} bytes more are needed, {why}",
-        missing,
-        None if record is None else record.key,
-        cause.errno or 0,
-    )
-
-
-def describe_damage(path: Path, record: EntryRecord, offset: int, reason: str) -> StorageError:
-    """Return the error for bytes that are not those that were written."""
-    return StorageError(
-        f"Key {record.key!r} in the file {path} is damaged at offset {offset}: {reason}. Something else changed "
-        "the file, or the disk is faulty. Recompute what it held."
-    )
-
-
-def describe_loss(record: EntryRecord, cause: BaseException, path: Path) -> EntryLostError:
-    """Return the error for an entry that was to be written later and could not be."""
-    number = cause.errno if isinstance(cause, OSError) else None
-    reason = (cause.strerror or str(cause)) if isinstance(cause, OSError) else f"{type(cause).__name__}: {cause}"
-    error = EntryLostError(
-        f"Key {record.key!r} ({record.length} bytes) is lost: it could not be written at offset {record.offset} of "
-        f"{path} ({reason}). Free some space or check the disk, and recompute what it held.",
-        record.key,
-        record.length,
-        number,
-    )
-    error.__cause__ = cause
-    return error

@@ -41,7 +41,7 @@ def form_of(value: Any) -> Any:
     """Return the type of an array or its form, a number itself, and None of what is neither."""
     if type(value) is TracedArray:
         trace, beside = value._trace, value._node
-        if beside is None or not _has_arrays(trace):
+        if beside is None or not has_arrays(trace):
             return form_of(value._value)
         return Form(trace, None if type(trace) is BatchTrace else form_of(value._value), form_of(beside))
     if isinstance(value, (np.ndarray, ArrayType)):
@@ -49,14 +49,14 @@ def form_of(value: Any) -> Any:
     return value if isinstance(value, (np.generic, int, float, complex)) else None
 
 
-def _has_arrays(trace: Any) -> bool:
+def has_arrays(trace: Any) -> bool:
     """Return whether what a trace keeps with a value are arrays, which operations come with at once."""
     return type(trace) is BatchTrace or (type(trace) is TangentTrace and trace.linear is None)
 
 
 def form_here(kind: ArrayType) -> Any:
     """Return what a value of a type may consist of that is computed here, within all traces that are around."""
-    return _within(kind, [trace for trace in current().traces if _has_arrays(trace)])
+    return _within(kind, [trace for trace in current().traces if has_arrays(trace)])
 
 
 def like(kind: ArrayType, *forms: Any) -> Any:

@@ -14,6 +14,7 @@ where Python would make a complex number of a NumPy float, as the taped one has 
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import Any, final
 
@@ -21,7 +22,7 @@ import numpy as np
 
 from ebbtide.arrays.constants import PYTHON_NUMBERS
 from ebbtide.arrays.containers import is_array
-from ebbtide.arrays.context import Entered, current, current_or_none, entered
+from ebbtide.arrays.context import Entered, beneath, current, current_or_none, entered
 from ebbtide.arrays.location import user_line
 from ebbtide.arrays.primitive import Primitive, first_met, inside, plain
 from ebbtide.arrays.traced import TracedArray
@@ -177,6 +178,18 @@ class Region:
         """Run the block, in which the region is swept: cotangents may be static values of where that is done."""
         around = current().capture
         return entered(capture=self.around if around is None else around)
+
+    def outside(self, ledger: Any) -> AbstractContextManager[None]:
+        """
+        Run the block, in which a sweep is tried while the function around still runs, where the sweep will be.
+
+        On the tapes of that function it would be recorded, wherever a rule asks for what is around, as communication
+        does.
+        """
+        tape = self.outer
+        while tape.outer is not None:
+            tape = tape.outer
+        return beneath(tape, ledger=ledger)
 
     def running(self, trace: Any) -> Running:
         """Run the block, in which the function of the region is called, on *trace*."""

@@ -61,7 +61,8 @@ def linearize(f: Callable[..., Any], *primals: Any, budget: Budget | None = None
         acct.exclude(point.values)
         acct.exclude_reached(f)
         linear = LinearTape(current().level + 1, acct.ledger, acct.pager)
-        leaves = [linear.leaf(np.zeros(kind.shape, kind.dtype)) for kind in point.kinds]
+        # Zeros that take no memory: the steps of a loop may close over them as long as the pushforward is there.
+        leaves = [linear.leaf(np.broadcast_to(np.zeros((), kind.dtype), kind.shape)) for kind in point.kinds]
         trace = TangentTrace(linear.level + 1, linear)
         try:
             values, derivatives, structure = run_duals(f, point, leaves, trace, acct, "linearize")

@@ -183,12 +183,8 @@ class Snapshots:
         load = self._adopted.get(step)
         if load is not None and step not in self._forms:
             state = load(step)
-            if state is None and not is_alone():
-                raise StorageError(
-                    f"The restart state of step {step}, which an earlier run left, is damaged. Make the same call "
-                    "again on all ranks: it goes on without it."
-                )
-            return state
+            # The journal has given it up for later ones, or it is damaged, of one process perhaps.
+            return None if agree(state is None) else state
         if (arrays := self._get(step, "restart", keep=keep)) is None:
             return None
         return unpack(arrays, self._forms[step] if keep else self._forms.pop(step))

@@ -21,7 +21,7 @@ from ebbtide.loop.holding.disk_part import DiskPart
 from ebbtide.loop.holding.held import RECORD
 from ebbtide.loop.holding.share import claim, held_outside, paged_outside, room_beside
 from ebbtide.loop.measuring.first import First, run_first, run_instead
-from ebbtide.loop.measuring.growing import LIFTED_STEPS, lifted
+from ebbtide.loop.measuring.growing import LIFTED_STEPS, grown_leaves, lifted
 from ebbtide.loop.measuring.inside import Inside
 from ebbtide.loop.measuring.measure import measure_alone, measure_sizes, without_spare
 from ebbtide.loop.measuring.timing import (
@@ -201,9 +201,9 @@ def _choose(measured: _Measured, earlier: Earlier | None) -> Plan:
 def _measure_costs(measured: _Measured, allowed: Budget) -> Costs:
     """Return what steps take by the clock; the first one may be another after that."""
     first, values, sizes, account = measured.first, measured.values, measured.sizes, measured.account
-    if measured.is_lifted:
-        return measure_sweep(values, first, sizes, account, measured.plain)
     stepper, plain = measured.stepper, measured.plain
+    if measured.is_lifted:
+        return measure_sweep(stepper, values, first, sizes, account, plain)
     measured.first, costs = measure_steps(stepper, values, first, sizes, account, allowed, plain)
     return costs
 
@@ -292,8 +292,11 @@ def _measure_first(
     held, paged = account.live, paged_outside(stepper.region)
     with account.hearing() as given_up:
         first = run_first(stepper, values, account, allowed)
-        more = None if account.limit is None else lifted(values, first.after, stepper.region)
-        if more is not None:
+        grown = [] if account.limit is None else grown_leaves(values, first.after)
+        more = None
+        # One process runs no step more than the others, which may wait for it.
+        if agree(bool(grown)):
+            more = lifted(values, first.after, grown, stepper.region)
             with np.errstate(all="ignore"):
                 values, first = more, run_instead(stepper, more, first, account, allowed)
     paged = paged_outside(stepper.region) - paged  # of what the code before saved

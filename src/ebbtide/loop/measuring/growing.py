@@ -15,7 +15,18 @@ from ebbtide.tape.region import Region
 LIFTED_STEPS = 2
 
 
-def lifted(values: list[Any], after: list[Any], region: Region) -> list[Any] | None:
+def grown_leaves(values: list[Any], after: list[Any]) -> list[int]:
+    """
+    Return which leaves come to carry more.
+
+    Args:
+        values: The leaves of the initial state.
+        after: The same after the first step.
+    """
+    return [k for k, (old, new) in enumerate(zip(values, after, strict=True)) if _grows(old, new)]
+
+
+def lifted(values: list[Any], after: list[Any], grown: list[int], region: Region) -> list[Any]:
     """
     Return an initial state that carries what all later ones do, to be measured in the place of the user's.
 
@@ -26,17 +37,12 @@ def lifted(values: list[Any], after: list[Any], region: Region) -> list[Any] | N
     Args:
         values: The leaves of the initial state.
         after: The same after the first step.
+        grown: Which of them come to carry more.
         region: The region of the steps.
-
-    Returns:
-        The leaves; None where none of them comes to carry more.
 
     Memory:
         One such state.
     """
-    grown = [k for k, (old, new) in enumerate(zip(values, after, strict=True)) if _grows(old, new)]
-    if not grown:
-        return None
     found = list(values)
     with region.running(region.bypass()), entered(ledger=region.ledger):
         for k in grown:

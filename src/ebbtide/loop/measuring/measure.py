@@ -127,9 +127,9 @@ def measure_alone(
         A state, beside that after the taped step, the interpreter's share for a loop, and the step's own arrays, which
         the function alone takes as well; with tangents one more.
     """
-    if ledger.limit is None or Meter is None:
+    if ledger.limit is None or Meter is None or stepper.region is None:
         return sizes, None, 0
-    sizes = replace(sizes, sweep=sizes.sweep + measure_rules(first, ledger))
+    sizes = replace(sizes, sweep=sizes.sweep + measure_rules(first, stepper.region))
     lone, has_room = is_lone(values, first), sizes.fixed - sizes.interpreter + RESERVE_PER_STEP
     beside = taken_beside(first) if lone else 0
     most = _most_that_waits(sizes, beside)
@@ -151,7 +151,7 @@ def measure_alone(
         # The function alone takes a state at least, for what it returns.
         unseen = 0 if hides_nothing(first) else taken - sizes.seen - sizes.state
         return replace(sizes, unseen=max(0, unseen)), None, 0
-    outer = None if stepper.region is None else stepper.region.outer.pager
+    outer = stepper.region.outer.pager
     freed = ledger.relieve(ledger.live + beside_it - ledger.limit, ledger.lenders_before(mark))
     if ledger.live + beside_it > ledger.limit:
         sizes = without_spare(values, first, sizes, ledger, mark)

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 
 from ebbtide.agree import agree
-from ebbtide.arrays.array_type import ArrayType
 from ebbtide.arrays.context import entered
 from ebbtide.arrays.primitive import Signature
 from ebbtide.arrays.traced import TracedArray
@@ -23,7 +22,7 @@ from ebbtide.loop.stepping.warm import Timed, time_fault
 from ebbtide.loop.values.state import owned
 from ebbtide.machine import Meter
 from ebbtide.schedules import Costs
-from ebbtide.tape.forms import Form, form_of
+from ebbtide.tape.forms import Form, form_of, has_arrays
 
 # Forward steps that are run for nothing but their time: one plain, one taped. With fewer steps they are not worth it:
 # they and one sweep of a step take 5 % of the time of 40 steps.
@@ -36,10 +35,12 @@ _FAR = 2.0
 
 def is_timed(values: list[Any], steps: int) -> bool:
     """Return whether the steps of a loop are measured by running one of them again."""
-    return steps >= LEAST_STEPS and all(_is_plain(leaf) or type(form_of(leaf)) in (Form, ArrayType) for leaf in values)
+    return steps >= LEAST_STEPS and all(_is_plain(leaf) or type(form_of(leaf)) is Form for leaf in values)
 
 
 def _is_plain(leaf: Any) -> bool:
+    if type(leaf) is TracedArray and leaf._node is None and has_arrays(leaf._trace):
+        leaf = leaf._value  # it has no tangent, or is the same for all members
     return isinstance(leaf, (np.ndarray, np.generic, int, float, complex))
 
 
@@ -74,12 +75,12 @@ def measure_steps(
     roomy = _is_roomy(first.record, 3, sizes, ledger)
     taped, runs, sweeps = first, [first.timed], list[Timed]()
     if roomy:
-        sweeps.append(_time_sweep(first.record, _ones_like(values), sizes, ledger, retain=True))
+        sweeps.append(_time_sweep(stepper, first.record, _ones_like(values), sizes, ledger, retain=True))
     cotangent = _ones_like(values)
     if roomy:
         taped = _run_again(stepper, values, sizes, ledger, allowed)
     copies = [owned(leaf) for leaf in values] if roomy else []
-    sweeps.append(_time_sweep(taped.record, cotangent, sizes, ledger, retain=False))
+    sweeps.append(_time_sweep(stepper, taped.record, cotangent, sizes, ledger, retain=False))
     taped.close()
     forward = time_plain(stepper, copies or [owned(leaf) for leaf in values], ledger) if plain is None else plain
     del copies
@@ -93,7 +94,9 @@ def measure_steps(
     return first, Costs(forward=usual, reverse=swept + max(0.0, once - usual))
 
 
-def measure_sweep(values: list[Any], first: First, sizes: Sizes, ledger: Ledger, plain: Timed | None) -> Costs:
+def measure_sweep(
+    stepper: Stepper, values: list[Any], first: First, sizes: Sizes, ledger: Ledger, plain: Timed | None
+) -> Costs:  # fmt: skip
     """
     Sweep a taped step that is warm, and run no other; see `measure_steps`.
 
@@ -105,7 +108,7 @@ def measure_sweep(values: list[Any], first: First, sizes: Sizes, ledger: Ledger,
     usual = once if plain is None else max(min(plain.warm(fault), once), 1e-9)
     if not _is_roomy(first.record, 2, sizes, ledger):
         return Costs(forward=usual, reverse=2.0 * once)
-    swept = _time_sweep(first.record, _ones_like(values), sizes, ledger, retain=True)
+    swept = _time_sweep(stepper, first.record, _ones_like(values), sizes, ledger, retain=True)
     return Costs(forward=usual, reverse=swept.warm(fault) + once - usual)
 
 
@@ -174,13 +177,14 @@ def _ones(leaf: Any) -> Any:
 
 
 def _time_sweep(
-    record: TapedStep | None, cotangent: list[Any], sizes: Sizes, ledger: Ledger, *, retain: bool
+    stepper: Stepper, record: TapedStep | None, cotangent: list[Any], sizes: Sizes, ledger: Ledger, *, retain: bool
 ) -> Timed:
     """Time a sweep of a step; the cotangent of the state after it is taken out of the list."""
     assert record is not None
+    assert stepper.region is not None
     cotangent[:] = [pair if node else None for node, pair in zip(record.state_nodes, cotangent, strict=True)]
     none = [None] * len(record.output_nodes)
-    with Timed() as timed, entered(ledger=ledger), np.errstate(all="ignore"), ledger.beside(sizes.alone):
+    with Timed() as timed, stepper.region.outside(ledger), np.errstate(all="ignore"), ledger.beside(sizes.alone):
         record.sweep(cotangent, none, retain=retain)
     return timed
 

@@ -8,9 +8,7 @@ from typing import Any
 import numpy as np
 
 from ebbtide.agree import agree
-from ebbtide.arrays.context import entered
 from ebbtide.arrays.traced import TracedArray
-from ebbtide.ledger import Ledger
 from ebbtide.loop.measuring.first import First
 from ebbtide.loop.measuring.likeness import is_measured
 from ebbtide.loop.stepping.swap import nodes_of
@@ -18,10 +16,11 @@ from ebbtide.machine import Meter
 from ebbtide.tape.forms import Form, form_here, form_of
 from ebbtide.tape.node import Node
 from ebbtide.tape.outcome import outcome_of
+from ebbtide.tape.region import Region
 from ebbtide.tape.saved import SavedValue
 
 
-def measure_rules(first: First, ledger: Ledger) -> int:
+def measure_rules(first: First, region: Region) -> int:
     """
     Return the most bytes that a rule of the first step takes beyond what is forecast of it.
 
@@ -30,7 +29,7 @@ def measure_rules(first: First, ledger: Ledger) -> int:
 
     Args:
         first: The taped first step.
-        ledger: The account.
+        region: The region of the steps.
 
     Memory:
         A cotangent, and what one rule takes at a time, beside what the step saved and as long as no function runs.
@@ -44,7 +43,7 @@ def measure_rules(first: First, ledger: Ledger) -> int:
         if not is_measured(node.signature):
             continue
         # Of an error tells the sweep, which comes with the cotangent that it is about.
-        with entered(ledger=ledger), np.errstate(all="ignore"), suppress(Exception):
+        with region.outside(region.ledger), np.errstate(all="ignore"), suppress(Exception):
             found = max(found, _most_beyond(node))
     return found
 
