@@ -192,3 +192,21 @@ def test_a_step_that_refuses_the_estimate_goes_on_without(tmp_path):
         found = grad(lambda u: np.sum(timeloop(step, u, 12, schedule=Revolve(3), storage=storage) ** 2))(u)
     np.testing.assert_allclose(found, grad(lambda u: np.sum(timeloop(step, u, 12) ** 2))(u), rtol=1e-5)
     assert math.isnan(report.gradient_error)
+
+
+@pytest.mark.parametrize("amplitude", [1e-4, 1e-6])
+def test_states_that_are_rounded_to_nothing_have_no_estimate(tmp_path, amplitude):
+    """A tolerance that is larger than the state leaves zeros of it: the profile says that nothing is known."""
+    pytest.importorskip("zfpy", reason="needs the extra `compress`")
+    u = amplitude * (1 + 0.5 * np.sin(np.linspace(0, 3, 4000)))
+
+    def functional(u, storage=None):
+        step = lambda u, i: u * (1 - 0.05 * u / amplitude)
+        return np.sum(timeloop(step, u, 20, schedule=Revolve(3), storage=storage) ** 2)
+
+    with Disk(tmp_path, compression={"restart": Zfp(1e-3)}) as storage, profile() as p:
+        found = grad(lambda u: functional(u, storage))(u)
+    expected = grad(functional)(u)
+    assert np.linalg.norm(found - expected) > 0.5 * np.linalg.norm(expected)
+    assert np.isnan(p.gradient_error)
+    assert "rounded                nan" in str(p)

@@ -87,6 +87,27 @@ def test_the_predicted_peak_is_one_for_all_loops(kind, states):
     assert all("unknown" in str(loop) for loop in p.loops)
 
 
+@pytest.mark.parametrize("times", [1.0, 1.2, 1.6, 2.0])
+def test_the_predicted_peak_of_many_loops_is_within_the_budget(times):
+    """What loops held and give up for a later one is not counted beside that."""
+
+    def f(u):
+        for _ in range(4):
+            u = timeloop(lambda u, i: u * 0.9 + 0.05 * (np.exp(-u * u) * 0.3 + 0.7) * np.exp(-u * u), u, 9)
+        return np.sum(u**2)
+
+    memory = 1
+    for _ in range(8):
+        try:
+            grad(f, budget=Budget(memory=memory))(U0)
+        except BudgetError as error:
+            memory = error.least
+    budget = Budget(memory=int(times * memory))
+    with profile() as p:
+        grad(f, budget=budget)(U0)
+    assert 0.5 * budget.memory <= p.predicted_peak_bytes <= budget.memory
+
+
 def test_loops_inside_are_a_part_of_what_runs_them():
     """A loop in a step, or in a checkpointed function, is not listed, however often it runs; its steps count."""
 

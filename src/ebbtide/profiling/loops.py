@@ -21,6 +21,7 @@ class LoopReport:
         plan: The plan.
         held: Bytes that the library held when the loop began.
         seconds: What the loop has taken already: its first steps run before there is a plan.
+        most: What the library may hold in all; None for no bound.
 
     Attributes:
         plan: The plan; another one if the loop had to do with less before its reverse sweep.
@@ -36,15 +37,16 @@ class LoopReport:
         seconds: The time of both sweeps; of `plan.predicted_time`, in seconds where the costs were measured.
 
     Memory:
-        A plan and four numbers.
+        A plan and five numbers.
     """
 
     __slots__ = (
-        "_before", "_is_running", "held_bytes", "peak_bytes", "plan", "schedule", "seconds", "steps_forward", "waits",
+        "_before", "_is_running", "_most", "held_bytes", "peak_bytes", "plan", "schedule", "seconds", "steps_forward",
+        "waits",
     )  # fmt: skip
 
-    def __init__(self, plan: Any, held: int = 0, seconds: float = 0.0) -> None:
-        self._before = held
+    def __init__(self, plan: Any, held: int = 0, seconds: float = 0.0, most: int | None = None) -> None:
+        self._before, self._most = held, most
         self.plan = plan
         self.schedule = plan.schedule
         self.steps_forward = plan.measuring_steps
@@ -56,7 +58,9 @@ class LoopReport:
     @property
     def predicted_peak(self) -> int:
         """What the plan predicts that the library holds at most while the loop runs, others' values included."""
-        return self.plan.predicted_peak_bytes + self._before
+        # Loops before it give up some of theirs where that is more than there may be.
+        peak = self.plan.predicted_peak_bytes + self._before
+        return peak if self._most is None else min(peak, self._most)
 
     @property
     def predicted_now(self) -> int:

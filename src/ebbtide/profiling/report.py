@@ -144,12 +144,14 @@ class Profile:
             seconds: What its first step took.
             listed: Whether it is one of `loops`.
         """
-        loop = LoopReport(plan, held, seconds)
+        limit = self._ledger.limit
+        most = None if limit is None else limit + self._ledger.left_out
+        loop = LoopReport(plan, held, seconds, most)
         if listed:
             self.loops.append(loop)
         else:
             self._within_regions = max(self._within_regions or 0, loop.predicted_peak)
-        self.limited(self._ledger.limit)
+        self.limited(limit)
         self.steps_forward += plan.measuring_steps
         self.predicted_steps_forward += loop.predicted_now
         if self._on_plan is not None:
