@@ -7,6 +7,7 @@ import os
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import repeat
 from pathlib import Path
 from typing import Any
 
@@ -50,9 +51,11 @@ def run(job: Job, directory: Path | None, every: int) -> Any:
     system.met_job_step = job.step
 
     def objective(u: Any, late: Any) -> Any:
+        hidden = repeat(late)  # where nobody looks for it: it is met where a step uses it
+
         def step(x: Any, i: Any) -> Any:
             system.met_job_step()
-            return x + 0.01 * np.sin(x) + (1e-4 * late if i >= LATE else 0.0)
+            return x + 0.01 * np.sin(x) + (1e-4 * next(hidden) if i >= LATE else 0.0)
 
         options = {"schedule": Revolve(SNAPSHOTS), "resume": directory, "resume_every": every}
         return np.sum(timeloop(step, u, STEPS, **options) ** 2)

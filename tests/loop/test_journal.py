@@ -592,13 +592,14 @@ def test_arrays_come_back_as_they_lay(tmp_path, name):
     array = LAYOUTS[name]
     directory, journal = begun(tmp_path / "run")
     forms = {"leaves": ["array", None, 1.5]}
-    journal.save_forward(Forward(1, Leaves([None, array, None], forms), Leaves([]), 3, ((0, 7),), (2, 9)))
+    journal.save_forward(Forward(1, Leaves([None, array, None], forms), Leaves([]), 3, ((0, 7, 1),), 5, (2, 9)))
     directory.close()
     directory, journal = begun(tmp_path / "run")
     found = journal.latest_forward()
     directory.close()
     first, back, last = found.state.arrays
-    assert (first, last, found.state.forms, found.statics, found.inputs) == (None, None, forms, ((0, 7),), (2, 9))
+    assert (first, last, found.state.forms, found.inputs) == (None, None, forms, (2, 9))
+    assert (found.statics, found.nodes) == (((0, 7, 1),), 5)
     assert (back.dtype, back.shape, back.tobytes()) == (array.dtype, array.shape, array.tobytes())
     if array.size:
         # The strides of axes of length 1 say nothing.

@@ -8,6 +8,8 @@ import platform
 import re
 import subprocess
 import sys
+from contextlib import suppress
+from itertools import repeat
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple
@@ -641,6 +643,53 @@ def with_late_static(path: Path, factor: Any, stop: int = 0, row: int = 0, verif
         return np.sum(timeloop(step, u, 13, inputs=inputs, **options) ** 2)
 
     return np.stack(grad(f, (0, 1, 2), resume=path)(U, factor, np.cos(U)))
+
+
+def with_many_statics(path: Path, kind: str, most: int = 0, before: int = 0) -> tuple[int, Any]:
+    """How many steps a run takes of which each one meets a static value of its own, and the gradients."""
+    ticker = Ticker(most)
+    system.met_job_step = ticker.met
+
+    def f(u: Any, late: Any) -> Any:
+        for _ in range(before):  # as where something is computed once in a process
+            u * 2.0
+        each = late if kind == "arguments" else [w + 0.0 for w in late]
+        hidden = repeat(each)  # where nobody looks for them
+
+        def step(x: Any, i: Any) -> Any:
+            system.met_job_step()
+            return x + 0.01 * np.sin(x * (next(hidden) if kind == "hidden" else each)[int(i)])
+
+        schedule = StoreAll() if kind == "hidden" else Revolve(4)
+        return np.sum(timeloop(step, u, 60, schedule=schedule, resume_every=3) ** 2)
+
+    found = grad(f, (0, 1), resume=path)(U, [np.ones(U.shape) for _ in range(60)])  # all of them are alike
+    return ticker.calls, np.stack([found[0], *found[1]])
+
+
+@pytest.mark.parametrize("kind", ["arguments", "made"])
+def test_many_static_values_are_met_without_running_the_steps(kind: str, tmp_path: Path) -> None:
+    """Jobs of a tenth of the steps come to the end, though each step has an array of its own, all with one value."""
+    whole, expected = with_many_statics(tmp_path / "whole", kind)
+    assert len({row.tobytes() for row in expected}) == 61
+    legs, found = 0, None
+    while found is None and legs < 11:
+        legs += 1
+        with suppress(KeyboardInterrupt):
+            _, found = with_many_statics(tmp_path / "run", kind, whole // 10)
+    assert found is not None
+    assert found.tobytes() == expected.tobytes()
+
+
+@pytest.mark.parametrize(("kind", "before"), [("made", 1), ("hidden", 0)])
+def test_static_values_that_are_not_known_are_met_by_running_the_steps(kind: str, before: int, tmp_path: Path) -> None:
+    """Where the code before the loop made more values than it did, or none finds them, each step says which it uses."""
+    whole, expected = with_many_statics(tmp_path / "whole", kind)
+    with pytest.raises(KeyboardInterrupt):
+        with_many_statics(tmp_path / "run", kind, whole // 2)
+    ran, found = with_many_statics(tmp_path / "run", kind, 0, before)
+    assert found.tobytes() == expected.tobytes()
+    assert ran >= 30
 
 
 @pytest.mark.parametrize("verify", [False, True])

@@ -160,6 +160,11 @@ def arrays_of(step: Any, *, traced: bool = False) -> list[np.ndarray]:
     return [value for value in _reached(step, traced) if isinstance(value, np.ndarray)]
 
 
+def traced_of(step: Any) -> list[TracedArray]:
+    """Return the traced arrays that a function reaches, as `arrays_of` finds plain ones."""
+    return [value for value in _reached(step, False) if type(value) is TracedArray]
+
+
 def reaches_complex(step: Any) -> bool:
     """
     Return whether a function reaches a complex number of Python's, as `arrays_of` reaches arrays, or in its code.

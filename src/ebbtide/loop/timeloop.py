@@ -264,7 +264,8 @@ def _find_journal(
         code = [f for f in (stepper.step, options.until, stepper.inputs.given) if callable(f)]
         changes = Changes([*code, stepper.structure], directory)
         policy = every(options.resume_every)
-        resumption = Resumption(Journal(directory, found, changes.found), policy, stepper.inputs.read, changes)
+        nodes = 0 if context.tape is None else context.tape.count
+        resumption = Resumption(Journal(directory, found, changes.found), policy, stepper.inputs.read, changes, nodes)
     except BaseException:
         directory.close()
         raise

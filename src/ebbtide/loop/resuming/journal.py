@@ -263,7 +263,7 @@ class Journal:
         self._store("reverse", place.end, place, f"reverse sweep down to step {place.end}", 2)
         ends = [_step_of(key) for key in self._keys("reverse")]
         anchors = self.anchors()
-        needed = {max((anchor for anchor in anchors if anchor <= step), default=0) for step, _ in place.met}
+        needed = {max((anchor for anchor in anchors if anchor <= step), default=0) for step, *_ in place.met}
         for step in anchors:
             if ends and step >= max(ends) and step not in needed:
                 self._directory.storage.delete(self._key("anchor", step))

@@ -16,7 +16,7 @@ from typing import Any, final
 
 import numpy as np
 
-FORMAT = "5"
+FORMAT = "6"
 """What entries say, and what their checksums are of: another one where either changes."""
 # Code of another program differs in hundreds of names.
 _MOST_SHOWN = 20
@@ -48,7 +48,8 @@ class Forward:
         state: The state after them.
         outputs: The outputs so far.
         ran: How many steps were run in all, by all processes.
-        statics: For each static value met so far the first step that used it, and a checksum.
+        statics: For each static value met so far the first step that used it, a checksum, and the number of its node.
+        nodes: How many nodes the tape around had when the loop began.
         inputs: How many inputs were read, and their running checksum.
         changed: Names by which the steps found what they changed, and code of later loops does, too.
         left: What is there by names that the steps of this loop changed; see `Changes.left`.
@@ -58,7 +59,8 @@ class Forward:
     state: Leaves
     outputs: Leaves
     ran: int
-    statics: tuple[tuple[int, int], ...] = ()
+    statics: tuple[tuple[int, int, int], ...] = ()
+    nodes: int = 0
     inputs: tuple[int, int] = (0, 0)
     changed: tuple[str, ...] = ()
     left: tuple[tuple[int, str, str], ...] = ()
@@ -92,7 +94,7 @@ class Reverse:
     incoming: int
     differentiated: str = ""
     start: tuple[Any, ...] = ()
-    met: tuple[tuple[int, int], ...] = ()
+    met: tuple[tuple[int, int, int], ...] = ()
     read: tuple[int, int] = (0, 0)
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from ebbtide.agree import agree
+from ebbtide.arrays.reach import traced_of
 from ebbtide.errors import ReleasedValueError
 from ebbtide.loop.holding import ahead
 from ebbtide.loop.resuming.journal_entries import Forward
@@ -66,17 +67,26 @@ def _meet_first(rule: Any, first: Any) -> None:
 
 def _meet_statics(rule: Any, resumption: Resumption, anchors: tuple[int, ...]) -> int:
     """
-    Run the steps again that were the first to use a static value; return how many steps that took.
+    Have the loop meet the static values that steps did which do not run again; return how many steps that took.
 
-    The restart states before them are kept, so that the next kill does not cost the same again: where each of ten jobs
-    may run 463 steps, these were 52 of them.
+    What the code of the steps reaches is met as it is. For others the steps run again that were the first to use them.
+    The restart states before these are kept, so that the next kill does not cost the same again: where each of ten jobs
+    may run 463 steps, they were 52 of them.
     """
     ran, done = 0, 0
     stepper, bypass, state = rule.stepper, rule.bypass, list[Any]()
-    for target in sorted({step for step, _ in resumption.statics} - {0}):
-        found = _nearest(resumption, [step for step in anchors if done < step <= target])
-        done, state = found or (done, state or _copied(rule.state))
-        del found
+    outer = stepper.region.outer
+    found = traced_of([stepper.step, stepper.inputs.given if stepper.inputs.is_function else None])
+    reached = resumption.reached([array for array in found if array._trace is outer and array._node is not None])
+    if not agree(reached is None) and reached is not None:
+        for array in reached:
+            bypass.lift(array)
+        resumption.check_statics([*bypass.statics.values()], rule.position.steps)
+        return 0
+    for target in sorted({step for step, *_ in resumption.statics} - {0}):
+        near = _nearest(resumption, [step for step in anchors if done < step <= target])
+        done, state = near or (done, state or _copied(rule.state))
+        del near
         with stepper.region.running(bypass):
             for index in range(done, target):
                 state, _ = stepper.plain(index, state, bypass)

@@ -38,6 +38,7 @@ class Resumption:
         policy: When to save.
         read_input: Returns the leaves of the input of a step, and their container; None for none.
         changes: What the steps change beside their state.
+        nodes: How many nodes the tape around has.
 
     Memory:
         A few numbers, and what was found of an earlier run until it is taken.
@@ -45,8 +46,8 @@ class Resumption:
 
     __slots__ = (
         "_changes", "_cost", "_differentiated", "_has_ended", "_inputs", "_is_new", "_journal", "_met", "_next",
-        "_policy", "_read", "_read_input", "_reversed", "_saved_at", "_start", "_structures", "earlier", "incoming",
-        "statics",
+        "_nodes", "_policy", "_read", "_read_input", "_reversed", "_saved_at", "_start", "_structures", "earlier",
+        "incoming", "nodes_then", "statics",
     )  # fmt: skip
 
     def __init__(
@@ -55,6 +56,7 @@ class Resumption:
         policy: Every,
         read_input: Callable[[int], tuple[list[Any], Any]],
         changes: Changes,
+        nodes: int,
     ) -> None:
         self._journal = journal
         self._policy = policy
@@ -66,8 +68,9 @@ class Resumption:
         self._has_ended = False  # whether another process has run the last step
         self._cost = 0.0  # seconds that the last save took
         self._next = 0  # of many ranks: how many were run or reversed when the next save is due
-        # For each static value in the order of their first use: the step of it, and a checksum.
-        self.statics: list[tuple[int, int]] = []
+        # For each static value in the order of their first use: the step of it, a checksum, and its node's number.
+        self.statics: list[tuple[int, int, int]] = []
+        self._nodes, self.nodes_then = nodes, -1  # of the tape around when the loop begins, and when it began then
         self._met: list[int] = []  # the checksums of a reverse sweep without the end of its forward sweep
         self.incoming = 0
         # See `Links.inputs` and `Links.describe_inputs`.
@@ -118,7 +121,7 @@ class Resumption:
         if reverse is not None:
             # Before anything is written: the call that was begun could not go on from what another one leaves.
             self._check_inputs(reverse.read)
-            self._met = [crc for _, crc in reverse.met]
+            self._met = [crc for _, crc, _ in reverse.met]
         return found
 
     def find_reverse(self, cotangents: list[Any], links: Links) -> Reverse | None:
@@ -156,9 +159,25 @@ class Resumption:
         if place is not None:
             self._changes.take_up(place.changed, place.left)
 
+    def reached(self, arrays: Sequence[Any]) -> list[Any] | None:
+        """
+        Return the static values of the earlier run that the first step has not met; None if not all are there.
+
+        The code before the loop makes the same nodes in the same order, so that their numbers say which is which.
+
+        Args:
+            arrays: The arrays that the code of the steps reaches, of the tape around.
+        """
+        if self._nodes != self.nodes_then:
+            return None
+        by_number = {array._node.number: array for array in arrays}
+        later = [(crc, by_number.get(number)) for step, crc, number in self.statics if step]
+        found = [array for crc, array in later if array is not None and checksum_of(array) == crc]
+        return found if len(found) == len(later) else None
+
     def check_statics(self, values: Sequence[Any], below: int) -> None:
         """Compare the static values that the steps below one have met with those of the earlier run."""
-        then = [crc for step, crc in self.statics if step < below]
+        then = [crc for step, crc, _ in self.statics if step < below]
         for number, (value, crc) in enumerate(zip(values, then, strict=False)):
             self._check_static(number, checksum_of(value), crc)
         self._journal.check("number of static values", len(values), len(then))
@@ -175,7 +194,7 @@ class Resumption:
         """Take over what an entry says of static values and inputs, and compare the inputs."""
         if found is None:
             return None
-        self.statics = [(int(step), int(crc)) for step, crc in found.statics]
+        self.statics, self.nodes_then = [(step, crc, number) for step, crc, number in found.statics], found.nodes
         self._saved_at = self.earlier = found.ran
         self._check_inputs(found.inputs)
         return found
@@ -193,7 +212,7 @@ class Resumption:
             found = checksum_of(value)
             if number < len(self._met):
                 self._check_static(number, found, self._met[number])
-            self.statics.append((index, found))
+            self.statics.append((index, found, value._node.number))
 
     def forward(self, done: int, state: list[Any], outputs: list[Any], ran: int) -> None:
         """Save a place in the forward sweep, if it is time."""
@@ -241,7 +260,8 @@ class Resumption:
         self._read_to(done)
         kept = Leaves([plain(np.stack(held[:done]) if isinstance(held, list) else held[:done]) for held in outputs])
         read, left = self._read.pair, self._changes.left()
-        return Forward(done, state, kept, ran, tuple(self.statics), read, self._changes.names(), left)
+        statics = tuple(self.statics), self._nodes
+        return Forward(done, state, kept, ran, *statics, read, self._changes.names(), left)
 
     def _read_to(self, count: int) -> None:
         """Read the inputs of steps, whose checksum says whether they are the same when the loop is resumed."""
