@@ -18,7 +18,7 @@ from tests.scale import FULL, sample
 from ebbtide import Budget, BudgetError, grad, timeloop, vjp
 from ebbtide.quota import Quota
 from ebbtide.schedules import Costs, Hierarchical, Periodic, Revolve, StoreAll
-from ebbtide.storage import Disk, StorageFullError
+from ebbtide.storage import Disk, Memory, StorageFullError, Tiered
 from ebbtide.storage.system import POSIX
 
 U = np.linspace(0.2, 1.1, 16384)
@@ -336,3 +336,20 @@ def test_retained_pulls_page_again(states: int, tmp_path: Path) -> None:
     # The gradient of the pull before is the caller's.
     assert peak_bytes(call) - alone <= budget.memory + 2 * STATE
     found.clear()
+
+
+@pytest.mark.parametrize("disk", [0, "100 MiB"])
+@pytest.mark.parametrize("states", [4, 10, 20])
+def test_a_storage_in_memory_is_planned_with_no_disk(states: int, disk: Any, tmp_path: Path) -> None:
+    """What a budget has of disk is of no use to a loop whose snapshots go to memory, and is not counted on."""
+    budget = Budget(memory=14 * STATE, disk=disk)
+
+    def f(u: Any, storage: Any) -> Any:
+        return np.sum(timeloop(lambda v, i: v + 0.1 * np.sin(v), u, 40, storage=storage) ** 2)
+
+    expected, alone = grad(f)(U, None), peak_bytes(lambda: f(U, None))
+    for storage in (Memory(), Tiered(states * STATE, Disk(tmp_path))):
+        with storage:
+            run = lambda storage=storage: grad(f, budget=budget)(U, storage)
+            assert run().tobytes() == expected.tobytes()
+            assert peak_bytes(run) - alone <= budget.memory

@@ -40,13 +40,14 @@ class Room:
     """
     Makes room for a loop, by fewer snapshots or by another plan.
 
-    A step may save more than the first ones did, and other code of the call may take memory that a plan counted on. The
-    ledger notices before a byte is too many, and asks the loops to give up what they can run again.
+    A step may save more than the first ones did, and other code of the call may take memory that a plan counted on.
+    The ledger notices before a byte is too many, and asks the loops to give up what they can run again.
 
     Args:
         ledger: The account, in which the loop is alone if the budget is its own and nobody else looks.
         allowed: The budget of the loop or of the calls around it; None for no bound.
         own: The loop's own budget; None if it has none.
+        storage: See `DiskPart`.
 
     Attributes:
         retained: Whether there may be several sweeps.
@@ -54,8 +55,7 @@ class Room:
         given_up: How often it did with less.
         stale: Whether the schedule was chosen for another position than that of the loop.
         lean: Whether the table of a schedule was given up, for which there may be room in the sweep.
-        spare: The initial state in memory, where it is kept beside the snapshots.
-        fallback: The same on disk.
+        spare, fallback: The initial state, where it is kept beside the snapshots: in memory, and on disk.
         waiting: Counts what is held between the sweeps of two steps.
         disk: Its part of the disk.
         planned: What the first plan was made for, if what steps save may go to disk; else None.
@@ -70,7 +70,7 @@ class Room:
         "fallback", "given_up", "lean", "planned", "retained", "runs", "spare", "stale", "waiting", "whole",
     )  # fmt: skip
 
-    def __init__(self, ledger: Ledger, allowed: Budget | None, own: Budget | None) -> None:
+    def __init__(self, ledger: Ledger, allowed: Budget | None, own: Budget | None, storage: Any) -> None:
         self._ledger, self._allowed = ledger, allowed
         self._unseen = self._stays = 0  # bytes of the interpreter for other loops; of where another sweep begins
         self.retained = ledger.retained
@@ -80,7 +80,7 @@ class Room:
         self._freed: int | None = None  # and by how many bytes since its last plan; None if it did not
         self.waiting = Waiting(ledger)
         self.fallback, self.spare, self.whole = Fallback(ledger), Spare(), Whole(ledger)
-        self.disk = DiskPart(ledger, allowed, is_own=own is not None)
+        self.disk = DiskPart(ledger, allowed, storage, is_own=own is not None)
         self._bound = None if own is None else Bound(own.memory, self.disk.whole)
         self.stale, self.lean, self.runs, self.planned = False, False, False, None
 

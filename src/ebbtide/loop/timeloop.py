@@ -189,7 +189,7 @@ def _taped_loop(
         values.clear()  # a loop that takes no step has one copy, like that of the function alone
         return run_plain(step, leaves, structure, 0, inputs, options)
     allowed = budget or context.budget
-    room = Room(ledger, allowed, budget)
+    room = Room(ledger, allowed, budget, options.storage)
     room.whole.meet(leaves, inputs)
     nodes = [region.node(leaf) for leaf in leaves]
     leaves.clear()

@@ -96,7 +96,28 @@ class StorageContract(ABC):
             storage.put(1, [np.zeros(2)])
             storage.take(1)
             for use in (storage.get, storage.take, storage.delete):
-                expect_storage_error(lambda use=use: use(1))
+                for key in (1, "one"):
+                    expect_storage_error(lambda use=use, key=key: use(key))
+
+    def test_entries_have_a_kind(self, tmp_path: Path) -> None:
+        """A kind is told with `put`, as time loops do; entries of each come back, rounded only where `is_lossy`."""
+        with self.make(tmp_path) as storage:
+            wave = np.sin(np.linspace(0.0, 9.0, 3000))
+            for kind in ("restart", "saved", "another"):
+                grown = storage.put(kind, [wave, np.arange(5)], kind=kind)
+                assert grown >= 0, "put has to return the bytes by which the storage grew"
+                found = storage.get(kind)
+                if not storage.is_lossy(kind):
+                    assert_same(found, [wave, np.arange(5)])
+                assert (found[0].shape, found[0].dtype) == (wave.shape, wave.dtype)
+
+    def test_many_entries_are_held(self, tmp_path: Path) -> None:
+        """A loop may store a thousand states at a time."""
+        with self.make(tmp_path) as storage:
+            for key in range(1000):
+                storage.put(key, [np.full(3, key)])
+            assert len(storage.keys()) == 1000
+            assert [int(storage.get(key)[0][0]) for key in range(0, 1000, 37)] == list(range(0, 1000, 37))
 
     def test_objects_are_refused(self, tmp_path: Path) -> None:
         """An array of Python objects is refused, and nothing is stored."""
@@ -287,6 +308,7 @@ def make_arrays() -> list[NDArray[Any]]:
         *arrays,
         np.array(3.5),
         np.zeros((0, 3)),
+        np.array([(1, 2.5, (3, 4)), (5, np.nan, (6, 7))], [("i", "<i4"), ("x", "<f8"), ("pair", "<u2", 2)]),
         np.array([-0.0, np.nan, np.inf]),
         base[::2, ::-1],
         np.asfortranarray(base),

@@ -12,6 +12,7 @@ from ebbtide.ledger import Ledger
 from ebbtide.loop.holding import less
 from ebbtide.loop.planning.plan import Plan, make_plan
 from ebbtide.quota import Quota
+from ebbtide.storage import Disk, Storage
 
 
 @final
@@ -25,6 +26,8 @@ class DiskPart:
         ledger: The account.
         allowed: The budget of the loop or of the calls around it; None for no bound.
         is_own: Whether the budget is the loop's own.
+        storage: One of the user's, where all snapshots go; None without one. But for a `Disk` it may have them in
+            memory, so that no plan is made with a disk.
 
     Attributes:
         whole: All of the disk; None without a budget.
@@ -35,9 +38,10 @@ class DiskPart:
         None of its own.
     """
 
-    __slots__ = ("__weakref__", "_paged", "_rule", "lacks", "snapshots", "whole")
+    __slots__ = ("__weakref__", "_is_memory", "_paged", "_rule", "lacks", "snapshots", "whole")
 
-    def __init__(self, ledger: Ledger, allowed: Budget | None, *, is_own: bool) -> None:
+    def __init__(self, ledger: Ledger, allowed: Budget | None, storage: Storage | None, *, is_own: bool) -> None:
+        self._is_memory = storage is not None and not isinstance(storage, Disk)
         self.whole = ledger.quota
         if allowed is not None and (is_own or self.whole is None):
             self.whole = Quota(allowed.disk, ledger.quota)
@@ -49,7 +53,7 @@ class DiskPart:
     @property
     def left(self) -> int:
         """The bytes for a plan: what nobody else has."""
-        return max(0, (self.snapshots.left or 0) + self.snapshots.held - self.lacks)
+        return 0 if self._is_memory else max(0, (self.snapshots.left or 0) + self.snapshots.held - self.lacks)
 
     def has_room(self, nbytes: int) -> bool:
         """Return whether so many bytes more could be stored."""
