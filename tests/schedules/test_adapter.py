@@ -335,3 +335,9 @@ def test_a_trace_may_be_a_list():
     assert trace == Recorded(2, tuple(actions))
     assert hash(trace) == hash(Recorded(2, tuple(actions)))
     assert type(trace.steps) is int
+
+
+def test_a_long_trace_is_short_in_messages(capsys):
+    """A profile, an error or a plan shows how many actions there are, and not each of them."""
+    found = from_checkpoint_schedules(TheirRevolve(1000, 10))
+    assert repr(found) == f"Recorded(1000, <{len(found.actions)} actions>)"

@@ -345,3 +345,10 @@ def test_it_is_a_value():
     assert schedule != Revolve(3)
     position = Position(steps=20, open=True)
     assert schedule.next_action(position) == schedule.next_action(position)
+
+
+def test_the_end_of_a_loop_is_told_to_the_checker():
+    """With `ends=` the loop is one of unknown length, whoever gives no position to start from."""
+    assert check_schedule(Online(3), 50, ends=7).forward_steps == 18
+    with pytest.raises(ScheduleError, match="an open one"):
+        check_schedule(Online(3), 50, ends=7, start=Position(steps=50))

@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+import copy
 import errno
 import gc
 import os
+import pickle
 import tempfile
 import weakref
 from collections.abc import Mapping
@@ -472,3 +474,12 @@ def test_a_storage_is_made_in_a_few_kilobytes(tmp_path):
     Mapping.register(type("Other", (), {}))
     assert measure_peak(make) < 4096
     assert measure_peak(lambda: start_of(os.getpid())) < 4096
+
+
+def test_it_is_not_copied(tmp_path):
+    """The directory of a copy would be removed by nobody, or twice."""
+    with Disk(tmp_path) as storage:
+        storage.put(0, [np.zeros(3)])
+        for copied in (copy.copy, copy.deepcopy, pickle.dumps):
+            with pytest.raises(TypeError, match="neither copied nor pickled"):
+                copied(storage)

@@ -62,7 +62,7 @@ def test_modes():
     with pytest.raises(AssertionError, match="vjp: a random cotangent"):
         check_grads(f, X, order=1, modes=("rev",))
     for modes in ((), ("forward",)):
-        with pytest.raises(ValueError, match="give 'fwd', 'rev' or both"):
+        with pytest.raises(ValueError, match="give a tuple of 'fwd', 'rev' or both"):
             check_grads(f, X, modes=modes)
 
 
@@ -83,3 +83,13 @@ def test_arguments_stay_as_they_are():
     point = X.copy()
     check_grads(writes, point)
     assert np.array_equal(point, X)
+
+
+def test_what_has_nothing_to_check_is_refused():
+    """A function without a `return`, integers, and options that are none: no check is passed that was not made."""
+    for f, arguments in ((lambda x: None, (1.0,)), (lambda x: 3, (1.0,)), (np.sin, (3,)), (lambda: 3.0, ())):
+        with pytest.raises(TypeError, match="check"):
+            check_grads(f, *arguments)
+    for options in ({"modes": "fwd"}, {"modes": ()}, {"order": 0}, {"order": 2.0}, {"order": True}):
+        with pytest.raises(ValueError, match="give a"):
+            check_grads(np.sin, 1.0, **options)

@@ -110,15 +110,21 @@ def timeloop(
         The final state, or (final state, outputs), each leaf of the outputs stacked on a new first axis.
 
     Raises:
-        ValueError: The number of inputs is not *steps*.
-        TypeError: The step is no function of state and input, or it returned another structure; a leaf is no array,
+        ValueError: The number of inputs is not *steps*; `steps`, `max_steps`, `resume_every` or `collect_every` is no
+            such number, or missing.
+        TypeError: The step is no function of state and input, or it returned something else; a leaf is no array,
             number or generator; *until* is no function of the state, or returned no truth value; *inputs* is a dict
-            with other keys, a set, a string, an array of objects, or no function of the step number.
-        BudgetError: Not even one snapshot fits into the budget.
+            with other keys, a set, a string, an array of objects, or no function of the step number; `costs`,
+            `storage`, `budget` or `resume` is of another type.
+        ScheduleError: *schedule* is none, or cannot be followed; a loop by `NoReverse` is pulled.
+        BudgetError: The budget is too small; says the least that would do.
         MutationError: A static value or an input changed before the reverse sweep was over.
         DeterminismError: A step gave another result when it was run again.
         ResumeError: The directory holds another run; says what differs. Or the storage loses digits.
-        TraceError: `resume` was given to a loop within a time step or a checkpointed function.
+        StorageError: What the loop needs cannot be stored or read, or `resume` cannot be used: `StorageLockedError`
+            where another process uses it.
+        TraceError: `resume` was given to a loop within a time step or a checkpointed function; or a leaf of the state
+            came back with another shape or dtype.
 
     Memory:
         Not differentiated: one state. Differentiated: the snapshots of the schedule and the saved values of one

@@ -75,6 +75,10 @@ class Recorded(Schedule):
                 f"{self.steps} steps not reversed. Give all actions of one gradient."
             )
 
+    def __repr__(self) -> str:
+        # A thousand steps have 6,000 actions, which no message and no page has room for.
+        return f"Recorded({self.steps}, <{len(self.actions)} actions>)"
+
     def __reduce__(self) -> tuple[type, tuple[int, tuple[Action, ...]]]:
         return type(self), (self.steps, self.actions)
 

@@ -66,9 +66,8 @@ class Disk(Storage):
         StorageError: The durable directory cannot be used.
 
     Memory:
-        About 500 bytes and the key for each entry, and at most `buffer` bytes. With `buffer=0`, `put` and `get` work in
-        blocks of at most 1 MiB and take no buffer but one block in `put` for an array that is not C-contiguous;
-        compression takes 1 MiB, which `buffer_nbytes` counts.
+        About 350 bytes and the key for each entry, 180 for each array, and at most `buffer` bytes; compression takes
+        1 MiB, which `buffer_nbytes` counts. `put` takes 1 MiB for an array that is not C-contiguous.
 
     Example:
         >>> import numpy as np
@@ -285,8 +284,6 @@ class Disk(Storage):
         del self._entries[planned.key]
         resources.segment.give(planned)
 
-    # The whole.
-
     def keys(self) -> tuple[Key, ...]:
         """See `Storage.keys`; of an opened durable storage in the order of their generations."""
         return tuple(self._entries)
@@ -381,6 +378,9 @@ class Disk(Storage):
         self.check_open()
         if os.getpid() != self._pid:
             raise describe_fork(self._pid)
+
+    def __reduce__(self) -> Any:
+        raise TypeError("A Disk storage has files of its own, and can be neither copied nor pickled. Make another one.")
 
     def _find(self, key: Key) -> Entry:
         check_key(key)

@@ -29,6 +29,8 @@ from ebbtide.storage.system import open_file
 
 # So often a directory is taken again that its last user removes: each time, a storage of that process has ended.
 _TURNS = 100
+# So many times, each a millisecond after the other, one looks for the name of who has the lock.
+_LOOKS = 50
 
 
 @final
@@ -109,7 +111,7 @@ class DirectoryLock:
             raise describe_lock(directory, owner)
         self._file = file = open_file(lock, "a+")
         if not take_lock(file.fileno()):
-            raise describe_lock(directory, read_owner(directory))
+            raise describe_lock(directory, _owner_soon(directory))
         if not is_in_place(file, lock):
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(lock))
         self._made, self._owner, self._is_lock_theirs = made, me, not is_known and lock not in made
@@ -236,6 +238,16 @@ class DirectoryLock:
         key, self._key = self._key, None
         if key is not None and _held().get(key) is ref(self):
             _held().pop(key, None)
+
+
+def _owner_soon(directory: Path) -> Owner | None:
+    """Return whose a directory is; who has taken its lock at this moment says so a little later."""
+    for _ in range(_LOOKS):
+        owner = read_owner(directory)
+        if owner is not None:
+            return owner
+        time.sleep(0.001)
+    return None
 
 
 @cache

@@ -47,7 +47,8 @@ def check_grads(
     Raises:
         AssertionError: Two derivatives differ, or one has not the dtype and shape that it has to have. The message
             has the order, the mode, the place and both numbers.
-        ValueError: A mode is unknown.
+        TypeError: An argument is no floating-point or complex number, or *f* returns none: there is nothing to check.
+        ValueError: A mode is unknown, or *order* is no whole number of at least 1.
 
     Memory:
         Some copies of the arguments, and what the derivatives of *f* take.
@@ -56,10 +57,17 @@ def check_grads(
         >>> import numpy as np
         >>> check_grads(lambda x: np.sin(x) * x, np.array([0.5, 2.0]))
     """
-    if not modes or set(modes) - {"fwd", "rev"}:
-        raise ValueError(f"modes={modes!r}: give 'fwd', 'rev' or both.")
+    if isinstance(modes, str) or not modes or set(modes) - {"fwd", "rev"}:
+        raise ValueError(f"modes={modes!r}: give a tuple of 'fwd', 'rev' or both, as ('rev',).")
+    if isinstance(order, bool) or not isinstance(order, (int, np.integer)) or order < 1:
+        raise ValueError(f"order={order!r}: give a whole number of at least 1.")
     check_function(f, "check_grads")
     leaves, structure = flatten(args)
+    if not leaves or any(type_of(leaf).dtype.kind not in "fc" for leaf in leaves):
+        raise TypeError(
+            f"check_grads needs arguments of floating-point or complex numbers, not {args!r:.80}. Write 3.0 for 3, and "
+            "close over what is not differentiated."
+        )
     precision = max(float(np.finfo(type_of(leaf).dtype).eps) for leaf in leaves)
     rtol = (1e-6 if precision < 1e-10 else 1e-2) if rtol is None else rtol
     limits = {
@@ -73,7 +81,10 @@ def check_grads(
     def function(*point: Any) -> list[Any]:
         # A function may write into its arguments, which are run again.
         own = [np.array(x) if isinstance(x, np.ndarray) else x for x in point]
-        return _differentiable(f(*unflatten(structure, own)))
+        outputs = _differentiable(f(*unflatten(structure, own)))
+        if not outputs:
+            raise TypeError("The function returns no floating-point or complex number, so there is nothing to check.")
+        return outputs
 
     _check(function, leaves, order, tuple(modes), limits, "", paths_of(structure))
 
@@ -129,7 +140,7 @@ def _reverse(f: Callable[..., list[Any]], cotangent: list[Any], *point: Any) -> 
 
 def _differentiable(outputs: Any) -> list[Any]:
     """Return those outputs of a function that are no integers, booleans or other constants."""
-    return [x for x in flatten(outputs)[0] if type_of(x).dtype.kind in "fc"]
+    return [x for x in flatten(outputs)[0] if x is not None and type_of(x).dtype.kind in "fc"]
 
 
 def drawn_like(value: Any, random: np.random.Generator) -> Any:

@@ -58,7 +58,7 @@ def check_schedule(
     Args:
         schedule: The schedule.
         steps: The number of steps of the loop.
-        start: The position to begin at, that of a loop which has not begun if None.
+        start: The position to begin at; that of a loop which has not begun if None, of unknown length with *ends*.
         ends: The step after which an open loop ends, to the surprise of the schedule; None for its upper bound.
         slots: The size that the snapshots in each tier may have together; a tier that is not named has no bound.
             A start position may hold more; then nothing may be stored in this tier until it holds less.
@@ -80,10 +80,10 @@ def check_schedule(
         >>> check_schedule(Revolve(5), 100, slots={"memory": 5}).forward_steps
         416
     """
-    position = Position(steps=steps) if start is None else start
-    if position.steps != steps:
+    position = Position(steps=steps, open=ends is not None) if start is None else start
+    if position.steps != steps or (ends is not None and not position.open):
         raise ScheduleError(
-            f"The start position has {position.steps} steps, not {steps}. Give the same number."
+            f"The start position is {position}: give one of {steps} steps, and an open one with ends=."
         )
     unknown = sorted({*(slots or {})}.difference(TIERS) | {*(sizes or {})}.difference(KINDS))
     if unknown or (ends is not None and not 0 < ends <= steps):

@@ -175,15 +175,14 @@ def grad(
         argnums: Which positional arguments to differentiate; a number, or several.
         has_aux: Whether *f* returns (value, anything else).
         budget: The bytes that a call may take; None for no bound.
-        resume: As for `value_and_grad`.
+        resume: As for `value_and_grad`; how often to save says `resume_every` of each loop.
         holomorphic: As for `value_and_grad`.
 
     Returns:
         A function with the arguments of *f* that returns the gradient, or (gradient, aux).
 
     Raises:
-        TypeError: As `value_and_grad`.
-        BudgetError: The budget is too small; says the least that would do.
+        TypeError, BudgetError, ResumeError, MutationError: As `value_and_grad`.
 
     Memory:
         As `value_and_grad`.
