@@ -167,7 +167,7 @@ class PlannedProgram:
         # What the programs of tangents take is not known beforehand, and a budget is a promise. The first step of a
         # loop is always measured, and those that run again are not: all have the same bits, whatever the schedule.
         counted = tape.pager is not None or tape.outer is not None
-        nested = counted and any(type(value) is TracedArray for value in values)
+        nested = counted and TracedArray in map(type, values)
         if nested or not active:
             return None
         found = self.reversed_for(active, values)

@@ -40,7 +40,7 @@ class DiskPart:
 
     __slots__ = ("__weakref__", "_is_memory", "_paged", "_rule", "lacks", "snapshots", "whole")
 
-    def __init__(self, ledger: Ledger, allowed: Budget | None, storage: Storage | None, *, is_own: bool) -> None:
+    def __init__(self, ledger: Ledger, allowed: Budget | None, storage: Storage | None = None, *, is_own: bool) -> None:
         self._is_memory = storage is not None and not isinstance(storage, Disk)
         self.whole = ledger.quota
         if allowed is not None and (is_own or self.whole is None):

@@ -42,6 +42,7 @@ from ebbtide.loop.stepping.options import Options
 from ebbtide.loop.stepping.steps import Stepper
 from ebbtide.loop.stepping.warm import Timed
 from ebbtide.schedules import Costs, Mixed, StoreAll
+from ebbtide.tape.forms import has_arrays
 from ebbtide.tape.region import Region
 
 
@@ -292,10 +293,10 @@ def _measure_first(
     held, paged = account.live, paged_outside(stepper.region)
     with account.hearing() as given_up:
         first = run_first(stepper, values, account, allowed)
-        grown = [] if account.limit is None else grown_leaves(values, first.after)
-        more = None
+        may_grow = account.limit is not None and any(map(has_arrays, current().traces))
+        grown, more = grown_leaves(values, first.after) if may_grow else [], None
         # One process runs no step more than the others, which may wait for it.
-        if agree(bool(grown)):
+        if may_grow and agree(bool(grown)):
             more = lifted(values, first.after, grown, stepper.region)
             with np.errstate(all="ignore"):
                 values, first = more, run_instead(stepper, more, first, account, allowed)

@@ -252,6 +252,7 @@ class ResumeDirectory:
         agree(False)  # all ranks have come here: what one of them has to begin again with is of no use to it alone
         if user is None:
             self._remove()
+            agree(False)  # and none goes on, to what it keeps by itself, while another one could be killed before that
         elif self._finalizer is None:
             self._finalizer = weakref.finalize(user, self._remove, os.getpid())
 
