@@ -97,6 +97,28 @@ def test_budget_is_kept(states, inner):
     assert_same_bits(found[1](*v), jvp(final, (U0, 0.7), v)[1])
 
 
+@pytest.mark.parametrize("rows", [1, 10])
+def test_arguments_that_steps_close_over_take_no_zeros(rows):
+    """The tangent at hand of an argument is zeros, and none is held as long as the pushforward is there."""
+    k = np.random.default_rng(5).uniform(0.2, 1.0, (rows, U0.size))
+
+    def f(u, k):
+        return np.sum(timeloop(lambda u, i: u + 0.05 * np.sin(k[i % rows] * u), u, 20) ** 2)
+
+    v, budget = (np.cos(U0), np.sin(k)), Budget(memory=6 * STATE)
+    alone = peak_bytes(lambda: jvp(f, (U0, k), v))
+    pair: list[Any] = []
+    assert peak_bytes(lambda: pair.extend(linearize(f, U0, k, budget=budget))) - alone <= budget.memory
+    assert peak_bytes(lambda: pair[1](*v)) <= alone + (1 << 16)
+    tracemalloc.start()
+    try:
+        held = linearize(f, U0, k, budget=budget)
+        assert tracemalloc.get_traced_memory()[0] <= budget.memory + (1 << 16)
+    finally:
+        tracemalloc.stop()
+    assert_same_bits(held[1](*v), jvp(f, (U0, k), v)[1])
+
+
 def test_steps_of_a_budget():
     """The steps that run again are the fewer the larger the budget, down to none."""
     counts = []

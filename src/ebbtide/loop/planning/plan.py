@@ -297,8 +297,8 @@ def _buffered(plan: Plan, memory: int | None) -> Plan:
 def _describe_least(steps: int, sizes: Sizes, memory: int, disk: int, least: int) -> BudgetError:
     return BudgetError(
         f"A time loop of {steps} steps does not fit into {max(0, memory)} bytes ({format_bytes(max(0, memory))}) of "
-        f"memory and {disk} bytes of disk: one step saves {sizes.saved} bytes and takes {sizes.sweep} with its "
-        f"cotangents, and one state is {sizes.state} bytes. Give at least {least} bytes ({format_bytes(least)}) of "
+        f"memory and {disk} bytes of disk: one step saves {sizes.saved} bytes and takes {sizes.sweep_beyond} with "
+        f"its cotangents, and one state is {sizes.state} bytes. Give at least {least} bytes ({format_bytes(least)}) of "
         "memory; what comes after the loop may take more.",
         least,
     )
@@ -318,8 +318,8 @@ def describe_larger(index: int, sizes: Sizes, allowed: Budget, limit: int, peak:
     """
     least = allowed.memory + max(0, peak - limit, sizes.fixed + sizes.restart + others - limit)
     return BudgetError(
-        f"Step {index} of a time loop saves {sizes.saved} bytes and takes {sizes.sweep} with its cotangents, more "
-        f"than the steps before it, and does not fit into the budget of {allowed}. Give at least {least} "
+        f"Step {index} of a time loop saves {sizes.saved} bytes and takes {sizes.sweep_beyond} with its cotangents, "
+        f"more than the steps before it, and does not fit into the budget of {allowed}. Give at least {least} "
         f"bytes ({format_bytes(least)}) of memory.",
         least,
     )
