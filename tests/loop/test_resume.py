@@ -653,7 +653,7 @@ def with_many_statics(path: Path, kind: str, most: int = 0, before: int = 0) -> 
     def f(u: Any, late: Any) -> Any:
         for _ in range(before):  # as where something is computed once in a process
             u * 2.0
-        each = late if kind == "arguments" else [w + 0.0 for w in late]
+        each = late if kind == "arguments" else [w * (1.0 + 0.01 * i * (kind == "made")) for i, w in enumerate(late)]
         hidden = repeat(each)  # where nobody looks for them
 
         def step(x: Any, i: Any) -> Any:
@@ -663,13 +663,13 @@ def with_many_statics(path: Path, kind: str, most: int = 0, before: int = 0) -> 
         schedule = StoreAll() if kind == "hidden" else Revolve(4)
         return np.sum(timeloop(step, u, 60, schedule=schedule, resume_every=3) ** 2)
 
-    found = grad(f, (0, 1), resume=path)(U, [np.ones(U.shape) for _ in range(60)])  # all of them are alike
+    found = grad(f, (0, 1), resume=path)(U, [np.ones(U.shape) for _ in range(60)])
     return ticker.calls, np.stack([found[0], *found[1]])
 
 
 @pytest.mark.parametrize("kind", ["arguments", "made"])
 def test_many_static_values_are_met_without_running_the_steps(kind: str, tmp_path: Path) -> None:
-    """Jobs of a tenth of the steps come to the end, though each step has an array of its own, all with one value."""
+    """Jobs of a tenth of the steps come to the end, though each step has an array of its own; arguments are alike."""
     whole, expected = with_many_statics(tmp_path / "whole", kind)
     assert len({row.tobytes() for row in expected}) == 61
     legs, found = 0, None
@@ -681,9 +681,13 @@ def test_many_static_values_are_met_without_running_the_steps(kind: str, tmp_pat
     assert found.tobytes() == expected.tobytes()
 
 
-@pytest.mark.parametrize(("kind", "before"), [("made", 1), ("hidden", 0)])
+@pytest.mark.parametrize(("kind", "before"), [("made", 1), ("hidden", 0), ("alike", 0)])
 def test_static_values_that_are_not_known_are_met_by_running_the_steps(kind: str, before: int, tmp_path: Path) -> None:
-    """Where the code before the loop made more values than it did, or none finds them, each step says which it uses."""
+    """
+    Where the code before the loop made more values than it did, or none finds them, each step says which it uses.
+
+    So it does of values that are alike: code that goes through a set of names makes them in any order.
+    """
     whole, expected = with_many_statics(tmp_path / "whole", kind)
     with pytest.raises(KeyboardInterrupt):
         with_many_statics(tmp_path / "run", kind, whole // 2)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any, final
 
@@ -163,17 +164,22 @@ class Resumption:
         """
         Return the static values of the earlier run that the first step has not met; None if not all are there.
 
-        The code before the loop makes the same nodes in the same order, so that their numbers say which is which.
+        The code before the loop makes the same nodes, in the same order where no set of names has another one in
+        another process. So numbers say which is which of the arguments, and of others if no two have the same value.
 
         Args:
             arrays: The arrays that the code of the steps reaches, of the tape around.
         """
         if self._nodes != self.nodes_then:
             return None
-        by_number = {array._node.number: array for array in arrays}
-        later = [(crc, by_number.get(number)) for step, crc, number in self.statics if step]
-        found = [array for crc, array in later if array is not None and checksum_of(array) == crc]
-        return found if len(found) == len(later) else None
+        by_number = {array._node.number: (array, checksum_of(array)) for array in arrays}
+        alike, found = Counter(crc for _, crc in by_number.values()), list[Any]()
+        later = [(*by_number.get(number, (None, -1)), then) for step, then, number in self.statics if step]
+        for array, now, then in later:
+            if now != then or (alike[now] > 1 and array._node.signature is not None):
+                return None
+            found.append(array)
+        return found
 
     def check_statics(self, values: Sequence[Any], below: int) -> None:
         """Compare the static values that the steps below one have met with those of the earlier run."""
