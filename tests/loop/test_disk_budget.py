@@ -353,3 +353,21 @@ def test_a_storage_in_memory_is_planned_with_no_disk(states: int, disk: Any, tmp
             run = lambda storage=storage: grad(f, budget=budget)(U, storage)
             assert run().tobytes() == expected.tobytes()
             assert peak_bytes(run) - alone <= budget.memory
+
+
+@pytest.mark.parametrize("schedule", [None, StoreAll("disk"), Periodic(3, 2)])
+@pytest.mark.parametrize("compression", [None, "lossless", "float32"])
+def test_compression_keeps_the_budget(compression: Any, schedule: Any, tmp_path: Path) -> None:
+    """What a step saves is encoded and decoded part by part, in memory that the budget has."""
+    weights = np.linspace(0.1, 1.0, 20)[:, None]
+    budget = Budget(memory=52 * STATE, disk="1 GiB")
+
+    def f(u: Any, storage: Any = None) -> Any:
+        step = lambda u, i: u + 0.01 * np.sqrt(1.0 + np.sum((u * weights) ** 2, axis=0))
+        return np.sum(timeloop(step, u, 12, storage=storage, schedule=schedule) ** 2)
+
+    alone = peak_bytes(lambda: f(U))
+    with Disk(tmp_path, compression=compression) as storage:
+        run = lambda: grad(lambda u: f(u, storage), budget=budget)(U)
+        assert peak_bytes(run) - alone <= budget.memory
+        assert storage.keys() == ()
