@@ -71,8 +71,11 @@ def test_float32_never_makes_a_number_infinite(tmp_path):
 
 def test_float32_keeps_what_it_would_make_zeros(tmp_path):
     """An array of numbers below its range is stored as it is; the small ones beside large ones are not."""
+    smallest = np.full(50, np.longdouble("1e-4900"))
     small, tails = np.full(50_000, 1e-50), np.exp(-np.linspace(-30, 30, 50_000) ** 2)
     with Disk(tmp_path, compression="float32") as storage:
+        storage.put(1, [smallest])
+        assert (storage.take(1)[0] == smallest).all()
         storage.put(0, [small, tails])
         found = storage.get(0)
         assert found[0].tobytes() == small.tobytes()
@@ -123,6 +126,16 @@ def test_lossless_is_kept_if_it_was_faster(disk_seconds, chosen):
     for _ in range(5):
         assert (encoded(codec, zeros) is not None) is chosen
         codec.wrote(zeros.nbytes, 1e-9 if chosen else 100.0)
+
+
+def test_the_time_of_a_trial_is_none_of_the_disk(tmp_path, monkeypatch):
+    """A codec that is slower than the disk is not chosen, however long its trials keep a `put` waiting."""
+    pack = codecs._Lossless._pack
+    monkeypatch.setattr(codecs._Lossless, "_pack", lambda self, piece: time.sleep(0.02) or pack(self, piece))
+    with Disk(tmp_path, compression="lossless") as storage:
+        for key in range(6):
+            storage.put(key, [np.zeros(10_000)])
+        assert {entry.record.arrays[0].codec for entry in storage._entries.values()} == {"raw"}
 
 
 def test_lossless_is_not_kept_for_few_bytes_less():

@@ -35,8 +35,8 @@ class Frame:
     """A part of an encoded array: its bytes, and of a lossy codec the largest error and the largest value."""
 
     content: Bytes
-    error: float = 0.0
-    largest: float = 0.0
+    error: Any = 0.0
+    largest: Any = 0.0
 
 
 class Codec(ABC):
@@ -308,7 +308,8 @@ class _Float32(Codec):
         return self._frames(array, narrow)
 
     def _frames(self, array: NDArray[Any], narrow: np.dtype[Any]) -> Iterator[Frame | None]:
-        most, scale = 0.0, 0.0
+        most: Any = 0.0
+        scale: Any = 0.0
         for piece in _pieces(array):
             # Infinity and NaN stay what they are; a finite number that becomes infinite is seen below.
             with np.errstate(over="ignore", under="ignore", invalid="ignore"):
@@ -352,7 +353,8 @@ class _Zfp(Codec):
                 return
             found = cast("bytes", self._zfpy.compress_numpy(tile, tolerance=self._tolerance))
             with np.errstate(over="ignore"):
-                off, largest = _largest_error(tile.reshape(-1), self._zfpy.decompress_numpy(found).reshape(-1))
+                found_again = self._zfpy.decompress_numpy(found).reshape(-1)
+                off, largest = map(float, _largest_error(tile.reshape(-1), found_again))
             if not off <= self._tolerance:  # where large and small numbers lie together it has too few bits for these
                 yield None
                 return
@@ -383,12 +385,16 @@ def _packed_tiles(array: NDArray[Any]) -> Iterator[NDArray[Any]]:
         yield np.ascontiguousarray(array[tile])
 
 
-def _largest_error(piece: NDArray[Any], other: NDArray[Any]) -> tuple[float, float]:
-    """Return the largest absolute difference of two arrays of one axis, and the largest value, where it is finite."""
+def _largest_error(piece: NDArray[Any], other: NDArray[Any]) -> tuple[Any, Any]:
+    """
+    Return the largest absolute difference of two arrays of one axis, and the largest value, where it is finite.
+
+    In the precision of the array: extended floats of 1e-4000 are no zeros.
+    """
     finite = np.isfinite(piece)
     if not finite.all():
         piece, other = piece[finite], other[finite]
-    return (float(np.max(np.abs(piece - other))), float(np.max(np.abs(piece)))) if piece.size else (0.0, 0.0)
+    return (np.max(np.abs(piece - other)), np.max(np.abs(piece))) if piece.size else (0.0, 0.0)
 
 
 _NAMED: Mapping[str, Callable[[], Codec]] = MappingProxyType({"lossless": _Lossless, "float32": _Float32})

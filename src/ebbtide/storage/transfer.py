@@ -93,7 +93,10 @@ def write_entry(
     seconds = 0.0
 
     def write(block: Bytes, place: int) -> None:
+        nonlocal seconds
+        begun = stopwatch()  # what a codec takes is none of the disk's
         write_fully(target.system, target.descriptor, block, planned.offset + place)
+        seconds += stopwatch() - begun
 
     pages = Pages(planned, write, durable=target.durable)
     records: list[ArrayRecord] = []
@@ -105,20 +108,15 @@ def write_entry(
     if beside is not None:
         records, pairs = _write_beside(pages, planned, arrays, beside, shifts), []
     for known, array in pairs:
-        begun = stopwatch()
-        encoded = None if codec is None else _write_encoded(pages, codec, known, array, room)
-        if encoded is None:
+        record, shift = None if codec is None else _write_encoded(pages, codec, known, array, room), 0
+        if record is None:
             record, shift = _write_raw(pages, planned, known, array, room, block_bytes)
-        else:
-            (record, coding), shift = encoded, 0
-            seconds -= coding
-        seconds += stopwatch() - begun
         room += room_for(record.stored)
         records.append(record)
         shifts.append(shift)
     header = encode_header(planned, records, shifts)
-    begun = stopwatch()
     pages.finish(header, is_exact=codec is None)
+    begun = stopwatch()
     if target.durable:
         target.system.synchronize(target.descriptor)
     if codec is not None:
@@ -143,14 +141,13 @@ def _write_raw(
 
 def _write_encoded(
     pages: Pages, codec: Codec, known: ArrayRecord, array: NDArray[Any], room: int
-) -> tuple[ArrayRecord, float] | None:
+) -> ArrayRecord | None:  # fmt: skip
     """
     Write the frames of an array, each behind its length and its checksum.
 
     Returns:
-        (its record, the seconds that the codec took); None if it is to be stored as it is, and nothing of it is there.
+        Its record; None if it is to be stored as it is, and nothing of it is there.
     """
-    begun, seconds = stopwatch(), 0.0
     frames = codec.encode(array)
     if frames is None:
         return None
@@ -158,7 +155,6 @@ def _write_encoded(
     pages.begin(room, array.nbytes)
     place, checksum, error, largest = room, 0, 0.0, 0.0
     for frame in frames:
-        seconds += stopwatch() - begun
         if frame is None or place + _FRAME.size + frame.content.size - room >= array.nbytes:
             pages.back(mark, room)
             return None
@@ -168,9 +164,8 @@ def _write_encoded(
             pages.write(part, place)
             place += part.size
         error, largest = max(error, frame.error), max(largest, frame.largest)
-        begun = stopwatch()
-    relative = error / largest if largest else 0.0
-    return ArrayRecord(known.dtype, known.shape, place - room, checksum, codec.name, relative), seconds
+    relative = float(error / largest) if largest else 0.0
+    return ArrayRecord(known.dtype, known.shape, place - room, checksum, codec.name, relative)
 
 
 def write_or_explain(target: Target, planned: EntryRecord, arrays: Sequence[NDArray[Any]]) -> EntryRecord:

@@ -10,8 +10,8 @@ from ebbtide.arrays.context import entered
 from ebbtide.loop.values.state import bytes_of, owned
 from ebbtide.tape.region import Region
 
-# The steps that are run for nothing else where an initial state is lifted: with it, and then without it. No others are,
-# so that what is known is that one: the second run of a step, which is warm.
+# The steps that are run for nothing else where an initial state is lifted: with it, and then without it. None is run to
+# be timed: the one with it is the second, and warm.
 LIFTED_STEPS = 2
 
 
