@@ -347,7 +347,8 @@ class _Zfp(Codec):
         return None if array.dtype.str not in _ZFP_TYPES or not array.size else self._frames(array)
 
     def _frames(self, array: NDArray[Any]) -> Iterator[Frame | None]:
-        for tile in _packed_tiles(array) if _has_tiles(array) else _pieces(array):
+        places = _tiles(array.shape, array.itemsize) if _has_tiles(array) else ()
+        for tile in (np.ascontiguousarray(array[place]) for place in places) if places else _pieces(array):
             if not np.isfinite(tile).all():  # which zfp does not take
                 yield None
                 return
@@ -380,17 +381,8 @@ def _tiles(shape: tuple[int, ...], itemsize: int) -> Iterator[tuple[slice, ...]]
         yield tuple([slice(k * part, (k + 1) * part) for k, part in zip(index, size, strict=True)])
 
 
-def _packed_tiles(array: NDArray[Any]) -> Iterator[NDArray[Any]]:
-    for tile in _tiles(array.shape, array.itemsize):
-        yield np.ascontiguousarray(array[tile])
-
-
 def _largest_error(piece: NDArray[Any], other: NDArray[Any]) -> tuple[Any, Any]:
-    """
-    Return the largest absolute difference of two arrays of one axis, and the largest value, where it is finite.
-
-    In the precision of the array: extended floats of 1e-4000 are no zeros.
-    """
+    """Return the largest absolute difference of two arrays of one axis, and the largest value, where it is finite."""
     finite = np.isfinite(piece)
     if not finite.all():
         piece, other = piece[finite], other[finite]
