@@ -288,7 +288,9 @@ class Room:
     def settle(self, rule: Any) -> None:
         """Give up as much as any other process did between the two sweeps, so that all follow one schedule."""
         rule.snapshots.unreserve()  # what is not stored now was needed in the forward sweep, and what is deleted goes
-        most = agree(self.given_up) if self.bounded else 0
+        most, least = agree((self.given_up, -rule.plan.sizes.lent_swept)) if self.bounded else (0, 0)
+        if -least < rule.plan.sizes.lent_swept:
+            less.narrow(rule)
         self._give_up(rule, lambda: self.given_up >= most)
         if most:
             self.stale = self.lean = True  # those for whom a loop did with less may be gone by now
@@ -338,8 +340,7 @@ class Room:
 
     def _give_up(self, rule: Any, is_enough: Callable[[], bool]) -> int:
         """Let a loop do with less, snapshots first, until it is enough or there is no more; return the bytes freed."""
-        before = self._ledger.live
-        ways, count = less.ways(rule), self.given_up
+        before, ways, count = self._ledger.live, less.ways(rule), self.given_up
         while not is_enough() and any(way() for way in ways):
             self.given_up += 1
         freed = before - self._ledger.live
@@ -382,9 +383,8 @@ class Room:
 
     def sheddable_bytes(self, rule: Any) -> int:
         """Return the bytes that a loop could do without; none in a sweep in which other processes take part."""
-        if self.runs and not is_alone():
-            return 0
-        return held.sheddable_bytes(rule) + int(rule.snapshots.buffer_nbytes)
+        is_bound = self.runs and not is_alone()
+        return 0 if is_bound else held.sheddable_bytes(rule) + int(rule.snapshots.buffer_nbytes)
 
     def _replace(self, rule: Any, plan: Plan) -> None:
         """Give a loop a plan, and tell it to the report, which knows by now what code after the loop has taken."""

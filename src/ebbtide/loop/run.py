@@ -10,6 +10,7 @@ from ebbtide.arrays.context import entered
 from ebbtide.errors import ScheduleError
 from ebbtide.loop.holding import ahead
 from ebbtide.loop.holding.held import holding, needed_bytes
+from ebbtide.loop.holding.less import narrow
 from ebbtide.loop.holding.snapshots import Snapshots
 from ebbtide.loop.loss import Loss
 from ebbtide.loop.planning.plan import Plan
@@ -54,18 +55,9 @@ class LoopRule(JointRule):
     )  # fmt: skip
 
     def __init__(
-        self,
-        stepper: Stepper,
-        plan: Plan,
-        snapshots: Snapshots,
-        verifier: Verifier,
-        ledger: Any,
-        room: Room,
-        until: Any,
-        watch: Watch,
-        resumption: Resumption | None = None,
-        directory: ResumeDirectory | None = None,
-    ) -> None:
+        self, stepper: Stepper, plan: Plan, snapshots: Snapshots, verifier: Verifier, ledger: Any, room: Room,
+        until: Any, watch: Watch, resumption: Resumption | None = None, directory: ResumeDirectory | None = None,
+    ) -> None:  # fmt: skip
         self.plan, self.ran = plan, plan.measuring_steps
         self.position = Position(steps=plan.steps, open=until is not None)
         self.links: Any = None
@@ -114,6 +106,10 @@ class LoopRule(JointRule):
     def shed(self, nbytes: int) -> int:
         """Go on with less in memory."""
         return self.room.shed(self, nbytes)
+
+    def narrow(self) -> bool:
+        """Have loops in the steps hold less when these run again."""
+        return narrow(self)
 
     def inside(self) -> list[Node]:
         """Return the last nodes of the steps whose saved values are held."""

@@ -185,7 +185,9 @@ def _settle(pager: Pager, seeds: list[Any], leaves: list[Node]) -> None:
         # A time loop took room for snapshots before it was known what comes after it; and so did those in its steps.
         forecast = _forecast(pager, seeds, leaves)
         limit = ledger.limit - _reserve(pager, forecast)
-        while (over := forecast.peak - limit) > 0 and (forecast.shed(over) or ledger.relieve(over)):
+        while (over := forecast.peak - limit) > 0 and (
+            forecast.shed(over) or forecast.narrow() or ledger.relieve(over)
+        ):
             forecast = _forecast(pager, seeds, leaves)
         if forecast.peak <= limit:
             return

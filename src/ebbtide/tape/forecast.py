@@ -173,6 +173,11 @@ class Forecast:
                 freed += rule.shed(nbytes - freed)
         return freed
 
+    def narrow(self) -> bool:
+        """Have the rule that is pulled at the peak need less if it can; return whether it does."""
+        signature = None if self.place is None else self.place.signature
+        return signature in self.joints[self.behind : self.behind + 1] and self.joints[self.behind].narrow()
+
     def need_of(self, pull: Pull, node: Node, parent: Node, running: Any, exclusive: bool, values: Any) -> int:
         """
         Return the bytes that one pull of a node takes at most beside what is held.

@@ -66,6 +66,10 @@ class JointRule(ABC):
         del nbytes
         return 0
 
+    def narrow(self) -> bool:
+        """Ask `pull` to need less, at the price of more work; return whether it can."""
+        return False
+
     def holding(self, bare: bool) -> Holding:
         """
         Return what it holds until `pull` is done, beside `kept`.

@@ -167,6 +167,17 @@ def give_up_table(rule: Any) -> bool:
     return True
 
 
+def narrow(rule: Any) -> bool:
+    """Have loops in steps that run again hold the least, for what comes after a loop; return whether that is less."""
+    sizes, room = rule.plan.sizes, rule.room
+    if not sizes.lent_swept or not room.bounded or room.runs or rule.records:
+        return False
+    rule.plan = replace(rule.plan, sizes=sizes.without_lent())
+    room.planned = None if room.planned is None else room.planned.without_lent()
+    room.stale = room.lean = True
+    return True
+
+
 def page(rule: Any, nbytes: int) -> None:
     """Bring what steps saved beyond the plan to disk until *nbytes* are free, first of those that are swept last."""
     ledger = rule.stepper.region.ledger

@@ -11,6 +11,7 @@ from ebbtide.agree import agree
 from ebbtide.arrays.array_type import owner_of
 from ebbtide.arrays.context import current
 from ebbtide.ledger import SNAPSHOTS, Ledger, Mark
+from ebbtide.lender import lent_by
 from ebbtide.loop.holding.held import RECORD
 from ebbtide.loop.measuring.first import First
 from ebbtide.loop.measuring.likeness import hides_nothing, is_known, is_lone, is_plain, taken_beside
@@ -54,14 +55,15 @@ def measure_sizes(
     record.nbytes, spare = counted, ledger.held[SNAPSHOTS] - mark.snapshots - record.within
     first.kept = counted + max(0, spare)
     # What the interpreter takes for loops in it is in no ledger, and the reserve of the loop around is for one.
-    more = RECORD if ledger.lenders_since(mark) else 0
+    lenders, sweep = ledger.lenders_since(mark), record.forecast()
+    more = RECORD if lenders else 0
     freed, on_disk = swappable_bytes(record)
     return Sizes(
         state=bytes_of(values),
         saved=counted - shared + more,
         shared=shared,
         nodes=counted - shared + more - freed,
-        sweep=record.forecast() + record.tape.pager.overhead.uncounted - held + working_nbytes(values),
+        sweep=sweep + record.tape.pager.overhead.uncounted - held + working_nbytes(values),
         gradients=sum(kinds) + rows,
         stored=entry_nbytes(pack(values).arrays),
         swapped=on_disk,
@@ -71,6 +73,8 @@ def measure_sizes(
         # No ledger counts the cotangent beside which a step runs.
         run=counted + first.dead - bytes_of(values),
         seen=counted + first.dead,
+        lent=max(0, lent_by(lenders) - max(0, spare)),
+        lent_swept=sweep - record.forecast(bare=True) if lenders else 0,
     )
 
 
@@ -209,7 +213,7 @@ def without_spare(values: list[Any], first: First, sizes: Sizes, ledger: Ledger,
     record.nbytes -= saved
     run, seen, (freed, on_disk) = sizes.run - saved, sizes.seen - saved, swappable_bytes(record)
     sizes = replace(sizes, saved=sizes.saved - saved, sweep=sizes.sweep - sweep, run=run, seen=seen)
-    sizes = replace(sizes, nodes=sizes.saved - freed, swapped=on_disk)
+    sizes = replace(sizes, nodes=sizes.saved - freed, swapped=on_disk, lent=0, lent_swept=0)
     return replace(sizes, passed_on=min(sizes.passed_on, _bytes_passed_on(values, first, ledger)))
 
 

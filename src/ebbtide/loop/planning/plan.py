@@ -255,7 +255,7 @@ def _agreed(
 
 def _negated(sizes: Sizes) -> Sizes:
     """Return sizes with those negated of which the least counts."""
-    least = {name: -getattr(sizes, name) for name in ("passed_on", "alone", "spent", "covered")}
+    least = {name: -getattr(sizes, name) for name in ("passed_on", "alone", "spent", "covered", "lent", "lent_swept")}
     return replace(sizes, **least)
 
 

@@ -64,6 +64,8 @@ class Sizes:
         asked: And what there has to be room for in the ledger before an operation then, at most.
         covered: Bytes in the ledger of a step that runs on a tape for which there need be no room, whatever it saves:
             the function alone takes so many beyond what is in no ledger. A large number where that is not known.
+        lent: Part of *saved*, *run* and *seen* that loops in a step hold where there is room, and can do without.
+        lent_swept: By how much *sweep* is less without that.
     """
 
     state: int
@@ -85,6 +87,8 @@ class Sizes:
     again: int = 0
     asked: int = 0
     covered: int = sys.maxsize
+    lent: int = 0
+    lent_swept: int = 0
 
     def widened(self, saved: int, sweep: int, seen: int) -> Sizes:
         """Return the sizes of a loop of which one step took more; what steps take beside that is as it was."""
@@ -95,6 +99,13 @@ class Sizes:
         run, again = (max(taken + grown, seen - self.covered) for taken in (self.run, self.again))
         sizes = replace(self, saved=self.saved + more, swapped=swapped, sweep=max(self.sweep, sweep))
         return replace(sizes, seen=seen, run=run, again=again, asked=self.asked + grown)
+
+    def without_lent(self) -> Sizes:
+        """Return the sizes of a loop in whose steps loops hold the least."""
+        saved, run, seen = (taken - self.lent for taken in (self.saved, self.run, self.seen))
+        passed_on = 0 if self.lent else self.passed_on
+        sizes = replace(self, saved=saved, run=run, seen=seen, sweep=self.sweep - self.lent_swept, passed_on=passed_on)
+        return replace(sizes, lent=0, lent_swept=0)
 
     @property
     def measured_alone(self) -> tuple[int, int, int, int]:

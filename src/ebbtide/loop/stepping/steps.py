@@ -73,13 +73,14 @@ class TapedStep:
         given = [(True, True)] * len(states) + [(False, False)] * len(outputs)
         return self.tape.pager.forecast(states + outputs, given)
 
-    def forecast(self, lent: bool = False) -> int:
+    def forecast(self, lent: bool = False, *, bare: bool = False) -> int:
         """
         Return the most bytes that there will be in the ledger while the step is swept.
 
         Args:
             lent: Whether the cotangents that the sweep starts from are held by others; else they are ours, and no part
                 of the ledger yet.
+            bare: Whether loops in it give up all that they can do without.
         """
         pager, states = self.tape.pager, [node for node in self.state_nodes if node is not None]
         seeds = [(node,) for node in states + self.output_nodes if node is not None]
@@ -93,14 +94,14 @@ class TapedStep:
 
         if not lent:
             ours = [(True, True)] * len(states)
-            found = pager.forecast(seeds, ours + others)
+            found = pager.forecast(seeds, ours + others, bare=bare)
             # What the sweep leaves behind in memory that is not its own, the next sweep cannot use up.
             slots = [(leaf, found.left.get(leaf.number)) for leaf in self.state_leaves if leaf is not None]
             passed_on = sum(form_here(leaf.type).nbytes for leaf, slot in slots if slot and not slot.alone)
             if not passed_on:
                 return peak_of(found)
             borrowed = peak_of(found) + passed_on
-        peak = peak_of(pager.forecast(seeds))
+        peak = peak_of(pager.forecast(seeds, bare=bare))
         if borrowed is not None:
             peak = min(borrowed, peak + sum(form_here(node.type).nbytes for node in states))
         return peak
