@@ -42,7 +42,7 @@ SCHEDULES: tuple[tuple[str, Schedule, bool], ...] = (
     ("store_all_on_disk", StoreAll("disk"), False),
     ("revolve", Revolve(4), False),
     ("mixed", Mixed(4), False),
-    ("hierarchical", Hierarchical(2, 3, Costs(write=2, read=2)), False),
+    ("hierarchical", Hierarchical(2, 3, Costs(write=2.0, read=2.0)), False),
     ("periodic", Periodic(10, 3), False),
     ("online", Online(4), True),
     ("no_reverse", NoReverse(), False),

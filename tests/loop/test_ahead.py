@@ -73,7 +73,7 @@ def test_a_restart_state_behind_saved_steps_is_a_way_back():
     """A loop whose disk runs out changes from saved values to restart states; what it saved by then is of use."""
     saved = tuple(Snapshot(k, "saved", "disk") for k in range(4))
     behind = Position(steps=9, state=6, snapshots=(*saved, Snapshot(4, "restart", "disk")))
-    assert not ahead.lacks_way_back(behind)
-    assert ahead.lacks_way_back(replace(behind, snapshots=saved))
-    assert ahead.lacks_way_back(replace(behind, snapshots=(*saved, Snapshot(5, "restart", "disk"))))
-    assert not ahead.lacks_way_back(replace(behind, snapshots=saved, state=4))
+    assert not ahead.is_stuck(behind)
+    assert ahead.is_stuck(replace(behind, snapshots=saved))
+    assert ahead.is_stuck(replace(behind, snapshots=(*saved, Snapshot(5, "restart", "disk"))))
+    assert not ahead.is_stuck(replace(behind, snapshots=saved, state=4))

@@ -513,3 +513,11 @@ def test_a_schedule_on_disk_needs_a_budget_that_has_disk() -> None:
     with pytest.raises(BudgetError, match="on disk, and the budget has 0 bytes of it"):
         gradient(0)(u)
     assert np.array_equal(gradient(MIB)(u), grad(lambda u: np.sum(timeloop(lambda x, i: np.sin(x), u, 9)))(u))
+
+
+def test_a_step_that_saves_more_and_sweeps_less_takes_nothing_from_the_sweep():
+    """Sizes grow: the widest sweep of all steps is what there has to be room for."""
+    sizes = Sizes(state=8, saved=10, sweep=100, gradients=0, stored=16)
+    assert sizes.widened(20, 50, 0).sweep == 100
+    assert sizes.widened(20, 50, 0).saved == 20
+    assert sizes.widened(5, 150, 0) == replace(sizes, sweep=150)

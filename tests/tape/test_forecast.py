@@ -196,6 +196,28 @@ def test_small_parts_do_not_keep_their_array(width):
     assert np.array_equal(grad(f, budget=Budget(4 * x.nbytes, DISK))(x), grad(f)(x))
 
 
+def test_small_parts_of_values_that_go_do_not_keep_them():
+    """
+    Ten numbers of each of twenty large arrays are all that stays in memory of them.
+
+    Without the copies the twenty arrays stay, 16 MB, and the call is refused.
+    """
+
+    def f(x):
+        return sum(np.sin(np.exp(x * (0.01 * k))[:10]).sum() for k in range(20))
+
+    x = np.linspace(0, 1, 100_000)
+    assert np.array_equal(grad(f, budget=Budget("5 MiB", DISK))(x), grad(f)(x))
+
+
+def test_the_copy_of_a_part_that_is_the_result_is_foreseen():
+    """A cotangent that is a part of something larger is copied for the caller, beside all of it."""
+    constant, weights, x = np.ones(300_000), np.ones(400_000), np.ones(100_000)
+    with pytest.raises(BudgetError) as refusal:
+        grad(lambda x: np.sum(np.concatenate([x, constant]) * weights), budget=Budget(1 << 20))(x)
+    assert refusal.value.least >= weights.nbytes + x.nbytes
+
+
 def test_overlapping_parts_keep_their_array():
     """Of parts that are more than their array together only the first are copied, and the least holds."""
 

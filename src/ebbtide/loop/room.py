@@ -21,7 +21,7 @@ from ebbtide.loop.holding import ahead, held, less
 from ebbtide.loop.holding.disk_part import DiskPart
 from ebbtide.loop.holding.fallback import Fallback
 from ebbtide.loop.holding.held import Waiting
-from ebbtide.loop.holding.replan import choose_or_go_on, from_here, of_known_length, with_wider
+from ebbtide.loop.holding.replan import choose_or_go_on, from_here, of_known_length, with_freed, with_wider
 from ebbtide.loop.holding.share import held_in_step, loops_inside, paged_outside, seen_by_none
 from ebbtide.loop.holding.spare import Spare
 from ebbtide.loop.measuring.whole import Whole
@@ -209,7 +209,7 @@ class Room:
         if passed and position.open and action.save and (action.drop or not position.saved):
             # Kept in case the loop ends with it. If not, it runs again, beside fewer snapshots.
             done = replace(action, save=False)
-            if not ahead.lacks_way_back(position.after(done)):
+            if not ahead.is_stuck(position.after(done)):
                 return done
         if passed:
             excused = self._excused(rule)
@@ -241,7 +241,7 @@ class Room:
         if self._freed is not None:
             # Once for all, before the loop goes on: to follow a schedule takes time, and leaves dead tuples.
             freed, self._freed = self._freed, None
-            self._replace(rule, ahead.with_freed(rule, freed))
+            self._replace(rule, with_freed(rule, freed))
         if self.spare.is_in_the_way(rule, action):
             self.spare.drop(rule)
         stored = isinstance(action, Forward) and action.snapshot and (action.kind, action.tier) == ("restart", "memory")
@@ -290,7 +290,7 @@ class Room:
         rule.snapshots.unreserve()  # what is not stored now was needed in the forward sweep, and what is deleted goes
         most, least = agree((self.given_up, -rule.plan.sizes.lent_swept)) if self.bounded else (0, 0)
         if -least < rule.plan.sizes.lent_swept:
-            less.narrow(rule)
+            less.need_less(rule)
         self._give_up(rule, lambda: self.given_up >= most)
         if most:
             self.stale = self.lean = True  # those for whom a loop did with less may be gone by now

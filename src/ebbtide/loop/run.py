@@ -10,7 +10,7 @@ from ebbtide.arrays.context import entered
 from ebbtide.errors import ScheduleError
 from ebbtide.loop.holding import ahead
 from ebbtide.loop.holding.held import holding, needed_bytes
-from ebbtide.loop.holding.less import narrow
+from ebbtide.loop.holding.less import need_less
 from ebbtide.loop.holding.snapshots import Snapshots
 from ebbtide.loop.loss import Loss
 from ebbtide.loop.planning.plan import Plan
@@ -107,9 +107,9 @@ class LoopRule(JointRule):
         """Go on with less in memory."""
         return self.room.shed(self, nbytes)
 
-    def narrow(self) -> bool:
+    def need_less(self) -> bool:
         """Have loops in the steps hold less when these run again."""
-        return narrow(self)
+        return need_less(self)
 
     def inside(self) -> list[Node]:
         """Return the last nodes of the steps whose saved values are held."""

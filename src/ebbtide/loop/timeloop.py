@@ -110,13 +110,13 @@ def timeloop(
         The final state, or (final state, outputs), each leaf of the outputs stacked on a new first axis.
 
     Raises:
-        ValueError: The number of inputs is not *steps*; `steps`, `max_steps`, `resume_every` or `collect_every` is no
-            such number, or missing.
+        ValueError: There are not as many inputs as steps; `steps`, `max_steps`, `collect_every` or `resume_every` is no
+            number of steps (or, the last, of seconds); or there is neither `steps` nor `until` with `max_steps`.
         TypeError: The step is no function of state and input, or it returned something else; a leaf is no array,
             number or generator; *until* is no function of the state, or returned no truth value; *inputs* is a dict
             with other keys, a set, a string, an array of objects, or no function of the step number; `costs`,
             `storage`, `budget` or `resume` is of another type.
-        ScheduleError: *schedule* is none, or cannot be followed; a loop by `NoReverse` is pulled.
+        ScheduleError: *schedule* is no `Schedule`, or cannot be followed; a loop by `NoReverse` is pulled.
         BudgetError: The budget is too small; says the least that would do.
         MutationError: A static value or an input changed before the reverse sweep was over.
         DeterminismError: A step gave another result when it was run again.

@@ -225,7 +225,11 @@ class Online(Schedule):
         return run(state, min(after, steps - 1))
 
     def _recall(self, snapshots: Snapshots, state: int, before: Snapshots | None) -> Thinned | None:
-        """Return what was found for these snapshots, or for those before the last change, with that change made."""
+        """
+        Return what was found in the forward sweep for these snapshots, or for those before the last change.
+
+        It has that change made. None where nothing is known of them, and all has to be found again.
+        """
         missing = self.snapshots - len(snapshots)
         if self.snapshots == 1 or not 0 <= missing <= 1:
             return None
@@ -259,7 +263,7 @@ class Online(Schedule):
         return thinned.steps[place] if without < left else None
 
     def _recall_known(self, snapshots: Snapshots, before: Snapshots | None) -> Thinned:
-        """Return what was found for these snapshots, or for those before the last change, with that change made."""
+        """Return the same where the length is known and snapshots are only given up or stored; made anew if need be."""
         try:
             known, thinned, spare = self._last.pop()
         except IndexError:

@@ -74,7 +74,8 @@ class Periodic(Schedule):
             steps: The number of steps of the loop.
         """
         whole, last = self._divide(steps_of(steps))
-        return whole * (self.interval + count_forward(self.interval, self.snapshots)) + _count(last, self.snapshots)
+        each, rest = (count_forward(length, self.snapshots) for length in (self.interval, last))
+        return whole * (self.interval + each) + rest
 
     def peak_snapshots(self, steps: int) -> int:
         """Return the largest number of snapshots in memory and on disk at the same time, or at most one more."""
@@ -116,7 +117,7 @@ class Periodic(Schedule):
         forward = max(costs.time(forward=self.interval) + costs.write_exposed, costs.write)
         work = costs.time(forward=count_forward(self.interval, self.snapshots), reverse=self.interval)
         return whole * (forward + max(work + costs.read_exposed, costs.read)) + costs.time(
-            forward=_count(last, self.snapshots), reverse=last
+            forward=count_forward(last, self.snapshots), reverse=last
         )
 
     def _divide(self, steps: int) -> tuple[int, int]:
@@ -163,8 +164,3 @@ class Periodic(Schedule):
             return block_action(position, self.snapshots)
         # The slots in memory are taken by what others left behind.
         return run(state, state + 1, snapshot=True, tier="disk")
-
-
-def _count(steps: int, snapshots: int) -> int:
-    """Forward steps in memory alone, none for no steps."""
-    return count_forward(steps, snapshots) if steps else 0

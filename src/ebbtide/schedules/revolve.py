@@ -55,7 +55,7 @@ def _find_reach(steps: int, snapshots: int) -> tuple[int, int]:
 
 
 def count_forward(steps: int, snapshots: int) -> int:
-    """All runs of all of `steps` steps with `snapshots` states, the first one included."""
+    """All runs of all of `steps` steps with `snapshots` states, the first one included; none of no steps."""
     if snapshots <= 1:
         return steps * (steps + 1) // 2
     if 0 < steps <= snapshots + 1:  # by hand, as most intervals of many are
@@ -292,7 +292,7 @@ class Revolve(Schedule):
     def predicted_time(self, steps: int, costs: Costs) -> float:
         """Return the time of a whole gradient, without any transfer; see `Schedule.predicted_time`."""
         steps = steps_of_time(steps, costs)
-        return costs.time(forward=self.forward_steps(steps) if steps else 0, reverse=steps)
+        return costs.time(forward=self.forward_steps(steps), reverse=steps)
 
     def forward_steps_left(self, position: Position) -> int:
         """
@@ -324,7 +324,7 @@ class Revolve(Schedule):
             position = position.after(action)
         held, end = [snapshot.step for snapshot in position.snapshots], position.end
         if not held or end == 0:
-            return followed + (count_forward(end, self.snapshots) if end else 0)
+            return followed + count_forward(end, self.snapshots)
         return followed + self._count_held(held, end, position.state)
 
     def _count_held(self, held: list[int], end: int, state: int | None) -> int:

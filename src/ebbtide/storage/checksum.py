@@ -204,13 +204,12 @@ def _extend_by_values(checksum: int, array: NDArray[Any]) -> int:
     return checksum
 
 
-def iterate_blocks(array: NDArray[Any], nbytes: int = BLOCK_BYTES) -> Iterator[Bytes]:
+def iterate_blocks(array: NDArray[Any]) -> Iterator[Bytes]:
     """
     Yield the bytes of an array in C order, in blocks of at most 1 MiB (or of one element, if that is larger).
 
     Args:
         array: Any shape, strides and dtype without Python objects.
-        nbytes: The most bytes of a block of a C-contiguous array, of which blocks are views.
 
     Yields:
         One-dimensional arrays of bytes: views of the array if it is C-contiguous, else of one buffer that the
@@ -226,8 +225,8 @@ def iterate_blocks(array: NDArray[Any], nbytes: int = BLOCK_BYTES) -> Iterator[B
     array = view_plain(array)
     if array.flags.c_contiguous:
         content = view_bytes(array)
-        for start in range(0, content.size, nbytes):
-            yield content[start : start + nbytes]
+        for start in range(0, content.size, BLOCK_BYTES):
+            yield content[start : start + BLOCK_BYTES]
         return
     size = max(1, BLOCK_BYTES // array.itemsize)
     # "contig" makes NumPy pack what is strided; without it a block could be a strided view.

@@ -22,7 +22,7 @@ import math
 import struct
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate
 from operator import eq
 from typing import Any, cast, final
@@ -114,25 +114,13 @@ class EntryRecord:
 
     def at(self, offset: int) -> EntryRecord:
         """Return the record of the same entry at another place."""
-        return EntryRecord(
-            self.key,
-            self.kind,
-            self.generation,
-            offset,
-            self.data,
-            self.length,
-            self.arrays,
-            self.checksum,
-            self.description,
-        )
+        return replace(self, offset=offset)
 
     def written(self, arrays: tuple[ArrayRecord, ...], shifts: bytes, checksum: int) -> EntryRecord:
         """Return the record of the same entry with what is known after writing."""
         length = length_of(self.data, arrays)
         shifts = shifts if any(shifts) else b""
-        return EntryRecord(
-            self.key, self.kind, self.generation, self.offset, self.data, length, arrays, checksum, b"", shifts
-        )
+        return replace(self, length=length, arrays=arrays, checksum=checksum, description=b"", shifts=shifts)
 
     def starts(self) -> list[int]:
         """Return where in the entry each array begins; it must be written."""

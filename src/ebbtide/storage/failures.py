@@ -1,4 +1,4 @@
-"""The errors of a storage that carry more than a message: no room, and a directory that is in use."""
+"""Errors of a storage that carry more than a message: no room, a lost entry, a directory in use."""
 
 from __future__ import annotations
 

@@ -30,8 +30,8 @@ SPARE = 64
 """A part is at most so many times as long as its limit: entries of other sizes do not fit where deleted ones lay."""
 MADE = ".ebbtide-made"
 """A file in a directory that was made for storages: it goes with the last of them."""
+# So often a directory is made again that another process removes: each time, a storage of that process has ended.
 _TURNS = 100
-"""So often a directory is made again that another process removes: each time, a storage of that process has ended."""
 
 
 @final

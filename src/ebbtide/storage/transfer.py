@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import struct
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +15,7 @@ from numpy.typing import NDArray
 
 from ebbtide.errors import StorageError
 from ebbtide.storage.checksum import BLOCK_BYTES, Bytes, begin_checksums, extend_crc32c, iterate_blocks, view_bytes
-from ebbtide.storage.codecs import Codec, Codecs, decode, stopwatch
+from ebbtide.storage.codecs import Codec, Codecs, decode
 from ebbtide.storage.entries import ArrayRecord, EntryRecord, encode_header, room_for, shift_of
 from ebbtide.storage.messages import describe_damage, describe_full, describe_refusal
 from ebbtide.storage.pages import JOINED, Pages
@@ -94,9 +95,9 @@ def write_entry(
 
     def write(block: Bytes, place: int) -> None:
         nonlocal seconds
-        begun = stopwatch()  # what a codec takes is none of the disk's
+        begun = time.perf_counter()  # what a codec takes is none of the disk's
         write_fully(target.system, target.descriptor, block, planned.offset + place)
-        seconds += stopwatch() - begun
+        seconds += time.perf_counter() - begun
 
     pages = Pages(planned, write, durable=target.durable)
     records: list[ArrayRecord] = []
@@ -116,11 +117,11 @@ def write_entry(
         shifts.append(shift)
     header = encode_header(planned, records, shifts)
     pages.finish(header, is_exact=codec is None)
-    begun = stopwatch()
+    begun = time.perf_counter()
     if target.durable:
         target.system.synchronize(target.descriptor)
     if codec is not None:
-        codec.wrote(room - planned.data, seconds + stopwatch() - begun)
+        codec.wrote(room - planned.data, seconds + time.perf_counter() - begun)
     return planned.written(tuple(records), bytes(shifts), extend_crc32c(0, header))
 
 
@@ -211,7 +212,7 @@ def _write_beside(
 
 def _blocks_to_write(array: NDArray[Any], offset: int, nbytes: int) -> Iterator[Bytes]:
     if array.nbytes > JOINED and not array.flags.c_contiguous:
-        return iterate_blocks(array, nbytes)
+        return iterate_blocks(array)
     return _blocks_of_file(view_bytes(np.ascontiguousarray(array)), offset, nbytes)
 
 

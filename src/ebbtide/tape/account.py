@@ -186,7 +186,7 @@ def _settle(pager: Pager, seeds: list[Any], leaves: list[Node]) -> None:
         forecast = _forecast(pager, seeds, leaves)
         limit = ledger.limit - _reserve(pager, forecast)
         while (over := forecast.peak - limit) > 0 and (
-            forecast.shed(over) or forecast.narrow() or ledger.relieve(over)
+            forecast.shed(over) or forecast.need_less() or ledger.relieve(over)
         ):
             forecast = _forecast(pager, seeds, leaves)
         if forecast.peak <= limit:

@@ -19,7 +19,7 @@ from ebbtide.tape.blocks import BLOCK, first_block, first_rows, goes_in_blocks, 
 from ebbtide.tape.forms import Form, form_here, form_of, like
 from ebbtide.tape.holders import arrays_in, descending, holders_of, is_pageable
 from ebbtide.tape.node import PROJECTION, Node
-from ebbtide.tape.outcome import CONSUMED, Outcome, is_users, outcome_of
+from ebbtide.tape.outcome import CONSUMED, Outcome, is_large, is_users, outcome_of
 from ebbtide.tape.saved import SavedValue, bytes_of, key_of
 
 # Outcomes that are remembered: a program has few kinds of pull, but each operation has parameters of its own.
@@ -173,10 +173,10 @@ class Forecast:
                 freed += rule.shed(nbytes - freed)
         return freed
 
-    def narrow(self) -> bool:
+    def need_less(self) -> bool:
         """Have the rule that is pulled at the peak need less if it can; return whether it does."""
         signature = None if self.place is None else self.place.signature
-        return signature in self.joints[self.behind : self.behind + 1] and self.joints[self.behind].narrow()
+        return signature in self.joints[self.behind : self.behind + 1] and self.joints[self.behind].need_less()
 
     def need_of(self, pull: Pull, node: Node, parent: Node, running: Any, exclusive: bool, values: Any) -> int:
         """
@@ -242,10 +242,8 @@ class Forecast:
             if not running.owned:
                 self._put(parent, running, _Slot(self._allocate(kind.nbytes), True))
             return False
-        if exclusive and pull.consume is not None and g.form is None:
-            outcome = CONSUMED
-        else:
-            outcome = self._outcome(pull, node.params, g.form or node.type, kind, saved)
+        consumes = exclusive and pull.consume is not None and g.form is None
+        outcome = CONSUMED if consumes else self._outcome(pull, node.params, g.form or node.type, kind, saved)
         thin = outcome.passes and (kind.nbytes > node.type.nbytes or (g.thin and pull.trusted))
         if packed and outcome.passes and not thin:
             outcome = replace(outcome, passes=False, nbytes=like(kind, outcome.form).nbytes, temporary=0, ours=True)
@@ -289,6 +287,9 @@ class Forecast:
         return outcome.temporary + outcome.nbytes
 
     def _outcome(self, pull: Pull, params: Any, g: Any, kind: ArrayType, saved: list[Any]) -> Outcome:
+        if not is_large(g, kind):
+            # Sooner guessed than looked up; to remember 64 took 20 KB, a quarter of the least budget of a small state.
+            return outcome_of(pull, g, kind, params, saved)
         types = tuple([v if type(v) in (ArrayType, Form) else None if v is None else type(v) for v in saved])
         params = None if is_users(pull) else params
         key = id(pull), id(params), g, kind, types

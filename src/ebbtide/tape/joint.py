@@ -66,7 +66,7 @@ class JointRule(ABC):
         del nbytes
         return 0
 
-    def narrow(self) -> bool:
+    def need_less(self) -> bool:
         """Ask `pull` to need less, at the price of more work; return whether it can."""
         return False
 

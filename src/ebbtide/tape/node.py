@@ -18,8 +18,9 @@ class Node:
         parents: Nodes of the active operands, in the order of the pulls; None once consumed.
         saved: Saved values; None once consumed.
         params: Parameters of the operation.
-        type: Shape and dtype of the output.
-        code: Code object of the user's line, with the instruction in it.
+        kind: Shape and dtype of the output, its `type`; a list of them for several outputs.
+        code: Code object of the user's line.
+        instruction: The instruction in it.
 
     Memory:
         About 300 bytes and the saved values, until the sweep passes.

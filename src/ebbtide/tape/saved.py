@@ -40,7 +40,12 @@ class SavedValue:
     Args:
         value: The array; None while it is on disk.
         crc: Its crc32c when it was saved if the user can reach it, else None.
+
+    Attributes:
         page: Where it is on disk: called, it gives the array back. None while it is in memory.
+        dropped: Whether the array was given up.
+        size: What stands for the array in the ledger where only the bytes are counted.
+        type: Type or form of what the ledger counts.
 
     Memory:
         Holds the array until the last node that saves it is consumed.
@@ -53,8 +58,8 @@ class SavedValue:
         self.crc = crc
         self.page: Any = None
         self.dropped = False
-        self.size: Any = None  # stands for the array in the ledger where only the bytes are counted
-        self.type: Any = None  # type or form of what the ledger counts
+        self.size: Any = None
+        self.type: Any = None
 
     def open(self, node: Any) -> Any:
         """

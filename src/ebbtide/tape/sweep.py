@@ -348,4 +348,5 @@ def _pull_joint(tape: Tape, slot: Accumulator, slots: dict[int, Accumulator], he
             if watch is not None and running.value is not before:
                 watch.take(running.value)
                 watch.drop(before)
+            del before  # or it would live while the rule makes the next one
 

@@ -90,7 +90,7 @@ def has_all_saved(position: Position) -> bool:
     return stop - start + sum(kept.kind == "saved" for kept in position.snapshots) >= position.steps
 
 
-def lacks_way_back(position: Position) -> bool:
+def is_stuck(position: Position) -> bool:
     """Return whether steps cannot be run again whose saved values are held nowhere."""
     if position.finished or any(kept.kind == "restart" for kept in position.snapshots[:1]):
         return False
@@ -222,21 +222,6 @@ def with_less(schedule: Any, position: Position) -> Any:
         return schedule  # on disk, with nothing in memory
     # No table is made where memory is short.
     return Revolve(max(1, (held if isinstance(schedule, Revolve) else len(position.snapshots)) - 1))
-
-
-def with_freed(rule: Any, freed: int) -> Plan:
-    """Return the plan of a loop that gave up so many bytes."""
-    plan, position, buffer = rule.plan, rule.position, int(rule.snapshots.buffer_nbytes)
-    forward = rule.ran + plan.schedule.forward_steps_left(position)
-    return replace(
-        plan,
-        snapshots=len(position.snapshots),
-        predicted_steps_forward=forward,
-        predicted_time=plan.predicted_time + plan.costs.forward * (forward - plan.predicted_steps_forward),
-        # Steps may save more than those that were planned with, and then more than planned is freed.
-        predicted_peak_bytes=max(plan.sizes.fixed, plan.predicted_peak_bytes - freed),
-        buffer=min(plan.buffer, buffer),
-    )
 
 
 def replanned(schedule: Schedule) -> Schedule:

@@ -71,7 +71,7 @@ class Fallback:
         if rule.prefix is not None:
             rule.prefix = rule.snapshots.without_lost(rule.prefix)
         places = (left,) if rule.prefix is None else (left, rule.prefix)
-        if self.is_there and any(map(ahead.lacks_way_back, places)):
+        if self.is_there and any(map(ahead.is_stuck, places)):
             left, self._patience = self._with_initial(rule, left), _PATIENCE
         elif self._patience and len(left.snapshots) < len(position.snapshots):
             self._patience -= 1

@@ -151,7 +151,7 @@ def sheddable_bytes(rule: Any) -> int:
     """Return the bytes of memory that a loop could do without."""
     position, last = rule.position, last_bytes(rule)
     wide = [one for one in wide_records(rule) if not last or one is not last_record(rule)]
-    paged = pageable_bytes_of(wide) + (rule.snapshots.left_behind if _has_way_back(rule) else 0)
+    paged = pageable_bytes_of(wide) + (rule.snapshots.left_behind if _can_lose_on_disk(rule) else 0)
     moved = movable_bytes(rule)
     if not rule.room.spare.is_there:
         spare = sum(size_of(rule, kept) for kept in ahead.find_spare(position))
@@ -172,7 +172,7 @@ def movable_bytes(rule: Any) -> int:
     return int(sizes.data) if room.disk.has_room(sizes.stored) or ahead.find_spare(rule.position, "disk") else 0
 
 
-def _has_way_back(rule: Any) -> bool:
+def _can_lose_on_disk(rule: Any) -> bool:
     """Return whether a loop can do without what steps saved on disk."""
     return rule.room.fallback.is_there or any(kept.kind == "restart" for kept in rule.position.snapshots[:1])
 
@@ -309,7 +309,7 @@ def holding(rule: Any, bare: bool) -> Holding:
         entries, moved, beside = entries_bytes(rule), movable_bytes(rule) > 0, table_beside_bytes(rule)
         swapped, last = sum(one.kind != "restart" for one in listed), last_record(rule)
         paged = pageable_bytes_of([one for one in wide_records(rule) if one is last])
-        if entries or (swapped and _has_way_back(rule)):
+        if entries or (swapped and _can_lose_on_disk(rule)):
             listed, swapped = listed[:1], 0
         # With more than its initial state it has a schedule with a table.
         table = table_bytes(plan.schedule, plan.steps) if len(listed) > 1 else 0

@@ -167,7 +167,7 @@ def give_up_table(rule: Any) -> bool:
     return True
 
 
-def narrow(rule: Any) -> bool:
+def need_less(rule: Any) -> bool:
     """Have loops in steps that run again hold the least, for what comes after a loop; return whether that is less."""
     sizes, room = rule.plan.sizes, rule.room
     if not sizes.lent_swept or not room.bounded or room.runs or rule.records:

@@ -10,7 +10,7 @@ from typing import Any
 from ebbtide.agree import agree, is_alone
 from ebbtide.errors import BudgetError, ScheduleError
 from ebbtide.ledger import Ledger
-from ebbtide.loop.holding.ahead import Cheapest, lacks_way_back
+from ebbtide.loop.holding.ahead import Cheapest, is_stuck
 from ebbtide.loop.holding.held import RECORD, beyond_now, counted_bytes
 from ebbtide.loop.holding.less import give_up_on_disk
 from ebbtide.loop.holding.share import held_steps
@@ -20,7 +20,7 @@ from ebbtide.loop.stepping.shared import counted_before
 from ebbtide.schedules import Revolve, StoreAll
 
 
-def choose_beside(rule: Any, ledger: Ledger, unseen: int, stays: int = 0) -> Plan:
+def choose_beside(rule: Any, ledger: Ledger, unseen: int, stays: int) -> Plan:
     """
     Return the plan with which a loop goes on beside others, who give up what they can where nothing fits.
 
@@ -57,7 +57,7 @@ def choose_or_go_on(rule: Any, ledger: Ledger, unseen: int, stays: int, *, is_le
     with less: it goes on, and is refused if a step passes the budget again. So does one that has none to give up.
     """
     known = rule.plan
-    if lacks_way_back(rule.position):
+    if is_stuck(rule.position):
         return known  # it has nothing to go on from, as with NoReverse, and says so
     try:
         return choose_beside(rule, ledger, unseen, stays)
@@ -72,7 +72,7 @@ def choose_or_go_on(rule: Any, ledger: Ledger, unseen: int, stays: int, *, is_le
         return from_here(rule, 0)
 
 
-def choose_again(rule: Any, memory: int | None, others: int, kept: int = 0) -> Plan:
+def choose_again(rule: Any, memory: int | None, others: int, kept: int) -> Plan:
     """
     Return the plan with which a loop goes on from where it stands.
 
@@ -107,6 +107,18 @@ def from_here(rule: Any, reverse: int) -> Plan:
         forward += plan.schedule.forward_steps_left(rule.position)
     seconds = plan.costs.time(forward=forward - plan.predicted_steps_forward, reverse=reverse)
     return replace(plan, predicted_steps_forward=forward, predicted_time=plan.predicted_time + seconds)
+
+
+def with_freed(rule: Any, freed: int) -> Plan:
+    """Return the plan of a loop that gave up so many bytes."""
+    plan = from_here(rule, 0)
+    return replace(
+        plan,
+        snapshots=len(rule.position.snapshots),
+        # Steps may save more than those that were planned with, and then more than planned is freed.
+        predicted_peak_bytes=max(plan.sizes.fixed, plan.predicted_peak_bytes - freed),
+        buffer=min(plan.buffer, int(rule.snapshots.buffer_nbytes)),
+    )
 
 
 def of_known_length(rule: Any) -> Plan:

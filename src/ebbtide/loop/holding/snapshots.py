@@ -85,9 +85,6 @@ class Snapshots:
         )
         self._finalizer.atexit = False
 
-    def __len__(self) -> int:
-        return len(self._forms) + len(self._steps)
-
     @property
     def buffer_nbytes(self) -> int:
         """Bytes of the buffers of the loop's own storages."""

@@ -175,8 +175,7 @@ def _choose(measured: _Measured, earlier: Earlier | None) -> Plan:
     else:
         plan = planned(schedule=schedule, costs=costs)
     measured.within.check_refused(plan)
-    chosen = schedule is None and costs is None and plan.schedule != StoreAll() and allowed is not None
-    if chosen and allowed is not None:
+    if allowed is not None and schedule is None and costs is None and plan.schedule != StoreAll():
         timed, fresh = is_timed(values, measured.steps), 0.0
         if timed:
             fresh, costs = time_fresh(measured.first), _measure_costs(measured, allowed)

@@ -176,6 +176,8 @@ def measure_alone(
     if free and function > block and first.record is not None:
         asked = max([nbytes for nbytes, _ in bytes_asked(first.record)], default=0)
         sizes = sizes.with_alone(sizes.data + function - block, max(0, run), asked, sizes.covered)
+    if not (waits or takes):
+        return sizes, timed, freed  # there was room for it, and a plan needs no more than before
     # It ran beside what the taped one saved, and beside two states, and may have taken more than the function.
     least = sizes.saved + sizes.shared + sizes.state + beside if beside else 0
     return replace(sizes, run=max(sizes.run, least, run if takes or alone else 0)), timed, freed

@@ -67,7 +67,7 @@ class Bounds:
 
 def find_candidates(bounds: Bounds) -> Iterator[tuple[Schedule, bool]]:
     """
-    Return the schedules that fit, for a loop of at least one step.
+    Yield the schedules that fit, for a loop of at least one step.
 
     With more bytes of either tier there is, of each kind, one that takes no more time: what a candidate is made of
     depends on the bytes only such that more of them are more slots.
@@ -75,7 +75,7 @@ def find_candidates(bounds: Bounds) -> Iterator[tuple[Schedule, bool]]:
     Args:
         bounds: What the plan is made for.
 
-    Returns:
+    Yields:
         (schedule, whether there are buffers).
 
     Memory:
@@ -131,12 +131,12 @@ def find_least(bounds: Bounds, *, open_end: bool) -> int:
 
 def find_open(bounds: Bounds) -> Iterator[tuple[Schedule, bool]]:
     """
-    Return the schedules that fit, for a loop whose length is not known.
+    Yield the schedules that fit, for a loop whose length is not known.
 
     Args:
         bounds: What the plan is made for, with the upper bound of the length.
 
-    Returns:
+    Yields:
         As of `find_candidates`.
     """
     if bounds.available < 0:

@@ -177,7 +177,7 @@ def _store_all(schedule: StoreAll, steps: int, sizes: Sizes, costs: Costs, *, bu
 
 
 def _mixed(schedule: Mixed, steps: int, sizes: Sizes, costs: Costs) -> Prediction:
-    forward = schedule.forward_steps(steps) if steps else 0
+    forward = schedule.forward_steps(steps)
     saved = sizes.taped_beside
     forth = Mixed(schedule.units, schedule.restart, schedule.saved)
     own = saved if steps else 0  # of the step in work

@@ -60,8 +60,9 @@ class Sizes:
             ledger.
         spent: What the function alone takes in a step, its state included, which is free in the sweep of a step; known
             of a loop that is in no step or other function that is run again, if it was measured, else 0.
-        again: Where that is known, what a step takes beyond it while it runs on a tape.
-        asked: And what there has to be room for in the ledger before an operation then, at most.
+        again: Where *spent* is known, what a step takes beyond it while it runs on a tape.
+        asked: Where *spent* is known, the most bytes for which there has to be room in the ledger before an operation
+            of a step on a tape.
         covered: Bytes in the ledger of a step that runs on a tape for which there need be no room, whatever it saves:
             the function alone takes so many beyond what is in no ledger. A large number where that is not known.
         lent: Part of *saved*, *run* and *seen* that loops in a step hold where there is room, and can do without.

@@ -1,4 +1,4 @@
-"""What a time loop gathers on its way: outputs forward, cotangents in reverse; and how it gives up its snapshots."""
+"""What a time loop gathers on its way: outputs forward, cotangents of inputs and static values in reverse."""
 
 from __future__ import annotations
 

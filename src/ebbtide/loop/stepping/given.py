@@ -130,6 +130,7 @@ class LoopCall(Call):
         statics: The arrays from outside that a step uses.
         traces: The traces that these belong to, or may belong to.
         surroundings: What the user's functions reached then.
+        level, kinds, numbers, name: Of `Call`.
 
     Memory:
         References to what the step closes over: arrays of traces, which hold no data.

@@ -153,9 +153,9 @@ class Stepper:
         region: The region that a step is; None where nothing is traced.
         collect_every: Steps between collections of garbage, for users' code that needs it; those that run again, or to
             be measured, count.
-        constancy: The check of plain arrays.
 
     Attributes:
+        constancy: The check of plain arrays that steps use from outside.
         below: The trace of which a step can write values into its state; None for no such one.
         on_tape: Whether each step runs on a tape, also those of which nothing is kept; see `is_other_off_tape`.
         kept: Counts what steps are run again with.

@@ -12,7 +12,8 @@ from ebbtide.errors import DeterminismError
 from ebbtide.loop.values.state import checksums_of
 from ebbtide.loop.values.sums import Sums
 
-# States between which there are as many steps have a checksum for each leaf, as far as these are no more than so many.
+# A waypoint is noted every 10 steps, with a checksum of each leaf; where they would be more than 1024 checksums, every
+# second waypoint goes and the spacing doubles.
 _SPACING, _MOST = 10, 1024
 
 
@@ -28,7 +29,7 @@ class Waypoints:
         spacing: The steps from one to the next.
 
     Memory:
-        8 bytes for each leaf of each of these states, at most 8 KiB.
+        8 bytes for each leaf of each of these states, at most 8 KiB; none are left of a state of more than 1024 leaves.
     """
 
     __slots__ = ("_checks", "_width", "spacing")
