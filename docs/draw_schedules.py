@@ -48,8 +48,11 @@ SCHEDULES: tuple[tuple[str, Schedule, bool], ...] = (
     ("no_reverse", NoReverse(), False),
     ("multistage", MULTISTAGE, False),
 )
-# A recorded schedule prints all its actions.
-TITLES = {"multistage": f"MultistageCheckpointSchedule({STEPS}, 2, 3)"}
+# A recorded schedule prints all its actions, and costs the two that are as they are by default.
+TITLES = {
+    "multistage": f"MultistageCheckpointSchedule({STEPS}, 2, 3)",
+    "hierarchical": "Hierarchical(2, 3, Costs(write=2.0, read=2.0))",
+}
 # Colors that differ in lightness too, for print and for the color-blind.
 RUN, SAVE, BACK = "0.6", "#2a6f97", "#9e2a2b"
 HELD = {"memory": "#e09f3e", "disk": "#40513b"}

@@ -80,7 +80,7 @@ def draw_timeline(timeline: Timeline, kinds: tuple[str, ...], limit: int | None,
             times, *[rows[k] for k in drawn], labels=[kinds[k] for k in drawn], colors=[_COLORS[k] for k in drawn],
             step="post", linewidth=0,
         )  # fmt: skip
-        _mark_peak(axes, times, totals, size)
+        _mark_peak(axes, times, totals, size, limit)
     if limit is not None:
         label = f"budget {format_bytes(limit)}" + ("" if shown else ", far above")
         axes.plot([0, length / second], [limit / size] * 2, color="black", lw=1.2, ls="--", label=label, scaley=False)
@@ -109,13 +109,15 @@ def _draw_phases(axes: Any, times: list[float], phases: list[str], length: float
             )  # fmt: skip
 
 
-def _mark_peak(axes: Any, times: list[float], totals: list[int], size: int) -> None:
-    """Mark the first moment of most bytes with their number."""
+def _mark_peak(axes: Any, times: list[float], totals: list[int], size: int, limit: int | None) -> None:
+    """Mark the first moment of most bytes with their number, which is below it where the line of the budget is near."""
     top = max(range(len(totals)), key=totals.__getitem__)
     late = times[top] > 0.8 * axes.get_xlim()[1]
+    below = limit is not None and 0 <= limit - totals[top] < 0.1 * limit
+    offset = -7 if late else 7, -4 if below else 4
     axes.plot(times[top], totals[top] / size, marker="o", markersize=4, color="black", clip_on=False)
     axes.annotate(
-        f"peak {format_bytes(totals[top])}", (times[top], totals[top] / size), xytext=(-7 if late else 7, 4),
-        textcoords="offset points", ha="right" if late else "left", va="bottom", zorder=5,
+        f"peak {format_bytes(totals[top])}", (times[top], totals[top] / size), xytext=offset,
+        textcoords="offset points", ha="right" if late else "left", va="top" if below else "bottom", zorder=5,
         bbox={"boxstyle": "round,pad=0.15", "facecolor": "white", "edgecolor": "none", "alpha": 0.85},
     )  # fmt: skip
