@@ -104,14 +104,14 @@ def test_a_wide_step_is_planned_in_memory_or_on_disk(memory: int) -> None:
     wide = SimpleNamespace(tape=SimpleNamespace(pager=SimpleNamespace(pages=pages)))
     part.learn(wide)
     loop = loop_at(position, plan, part, planned=NARROW, spare=SimpleNamespace(grown=True))
-    found = choose_again(loop, memory * MIB, 0)
+    found = choose_again(loop, memory * MIB, 0, 0)
     assert found.predicted_peak_bytes <= memory * MIB
     assert found.sizes == (NARROW if memory == 9 else WIDE)
     if memory == 9:
         assert found.predicted_disk_bytes <= (100 - 18) * MIB
     assert found.predicted_steps_forward == 40 + found.schedule.forward_steps_left(position)
     with pytest.raises(BudgetError):
-        choose_again(loop, 3 * MIB, 0)
+        choose_again(loop, 3 * MIB, 0, 0)
 
 
 def test_a_loop_whose_steps_have_grown_keeps_its_initial_state() -> None:
@@ -120,8 +120,9 @@ def test_a_loop_whose_steps_have_grown_keeps_its_initial_state() -> None:
     part = DiskPart(ledger, Budget(2**30), is_own=False)
     position = Position(steps=40, state=40, forward_ended=True, snapshots=(Snapshot(0),))
     plan = planned(part, 2**30, schedule=StoreAll())
+    loops = {grown: loop_at(position, plan, part, spare=SimpleNamespace(grown=grown)) for grown in (False, True)}
     peaks = [
-        choose_again(loop_at(position, plan, part, spare=SimpleNamespace(grown=grown)), memory, 0).predicted_peak_bytes
+        choose_again(loops[grown], memory, 0, 0).predicted_peak_bytes
         for memory in (20 * MIB, NARROW.fixed + NARROW.restart) for grown in (False, True)
     ]  # fmt: skip
     assert peaks[1] <= 20 * MIB - NARROW.restart < peaks[0] <= 20 * MIB
@@ -155,5 +156,5 @@ def test_all_processes_plan_again_if_one_could_give_up_something(monkeypatch: py
     monkeypatch.setattr(replan, "choose_again", choose)
     monkeypatch.setattr(replan, "agree", lambda nbytes: next(freed))
     with pytest.raises(BudgetError):
-        replan.choose_beside(object(), ledger, 0)
+        replan.choose_beside(object(), ledger, 0, 0)
     assert len(tried) == 2

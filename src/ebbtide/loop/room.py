@@ -325,7 +325,7 @@ class Room:
             beyond = held.beyond_initial_bytes(rule) + held.last_bytes(rule)
             if (is_least and beyond <= data) or (nbytes <= data and self.runs):
                 self.spare.drop(rule)
-        self._give_up(rule, lambda: before - self._ledger.live >= nbytes)
+        self._give_up(rule, lambda: before - self._ledger.live >= nbytes, nbytes - (before - self._ledger.live))
         less.page(rule, nbytes - (before - self._ledger.live))
         after = self._ledger.mark()  # what goes while a step runs is no part of that
         self._mark = self._mark.without(mark.saved - after.saved, mark.snapshots - after.snapshots)
@@ -338,9 +338,9 @@ class Room:
         planned, saved = rule.plan.sizes.saved + rule.plan.sizes.shared, sum(self._ledger.kept_since(self._mark))
         return self.spare.grown or (self.runs and saved > planned)
 
-    def _give_up(self, rule: Any, is_enough: Callable[[], bool]) -> int:
+    def _give_up(self, rule: Any, is_enough: Callable[[], bool], nbytes: int = 0) -> int:
         """Let a loop do with less, snapshots first, until it is enough or there is no more; return the bytes freed."""
-        before, ways, count = self._ledger.live, less.ways(rule), self.given_up
+        before, ways, count = self._ledger.live, less.ways(rule, nbytes), self.given_up
         while not is_enough() and any(way() for way in ways):
             self.given_up += 1
         freed = before - self._ledger.live

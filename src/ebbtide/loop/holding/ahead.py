@@ -142,6 +142,11 @@ def has_way_back(position: Position) -> bool:
     return _find_way_back(position) is not None
 
 
+def steps_to_end(position: Position) -> int:
+    """Return the steps from the last restart state to the end, which run again where what the last one saved goes."""
+    return position.end - max([kept.step for kept in position.snapshots if kept.kind == "restart"], default=0)
+
+
 def without_last(position: Position) -> Position:
     """Return a position at the end of the forward sweep without what the last step saved."""
     return replace(position, saved=None, state=None)

@@ -15,13 +15,28 @@ from ebbtide.loop.holding import ahead, held
 from ebbtide.schedules import Delete, Hierarchical, Mixed, Online, Periodic, Revolve, Snapshot, StoreAll
 
 
-def ways(rule: Any) -> tuple[Callable[[], bool], ...]:
-    """Return how a loop does with less, what costs the least first; each returns whether there was anything."""
+def ways(rule: Any, nbytes: int = 0) -> tuple[Callable[[], bool], ...]:
+    """Return how a loop does with *nbytes* less, the cheapest way first; each returns whether there was anything."""
     one = partial(give_up_one, rule, ahead.Cheapest())
+    if _is_last_cheapest(rule, nbytes):
+        return partial(give_up_last, rule), *ways(rule)
     saved = partial(give_up_first, rule), partial(give_up_on_disk, rule, ahead.Cheapest("disk", "saved"))
     last = partial(go_back, rule), partial(move_first, rule), partial(give_up_last, rule)
     entries = partial(give_up_entries, rule, ahead.Cheapest("disk")), partial(give_up_table, rule)
     return rule.snapshots.give_up_buffers, one, *saved, *last, *entries
+
+
+def _is_last_cheapest(rule: Any, nbytes: int) -> bool:
+    """
+    Return whether what the last step saved goes before snapshots of a loop at rest.
+
+    It goes if there is not enough without it, or if the steps that run again for it are fewer than the snapshots that
+    would do instead, each of which is worth a step at least. Of many processes each is asked for other bytes.
+    """
+    last, data = held.last_bytes(rule), rule.plan.sizes.data
+    if not last or not data or not is_alone():
+        return False
+    return nbytes > rule.sheddable - last or (last >= nbytes and ahead.steps_to_end(rule.position) <= nbytes // data)
 
 
 def give_up_one(rule: Any, cheapest: ahead.Cheapest) -> bool:

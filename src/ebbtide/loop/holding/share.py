@@ -4,17 +4,22 @@ from __future__ import annotations
 
 from typing import Any
 
+from ebbtide.agree import is_alone
 from ebbtide.ledger import Ledger, Mark
 from ebbtide.lender import Lender
+from ebbtide.loop.holding.ahead import steps_to_end
 from ebbtide.loop.holding.held import last_bytes
 from ebbtide.loop.planning.plan import Sizes
+from ebbtide.schedules import Revolve
 
 
 def claim(region: Any, ledger: Ledger, lenders: list[Lender], held: int, sizes: Sizes, steps: int) -> int:
     """
     Let the loops before one more give up what is more than their share; return how many bytes.
 
-    Loops that run one after the other have equal shares of the bytes that they can give up.
+    Loops that run one after the other have equal shares of what they can give up and of what is left beside the sweep
+    of a step. What their last steps saved goes where fewer steps run again for it than without; of many processes each
+    would find that otherwise, and none does it.
 
     Args:
         region: The region of the steps of the one more.
@@ -30,19 +35,50 @@ def claim(region: Any, ledger: Ledger, lenders: list[Lender], held: int, sizes: 
     known: list[tuple[Lender, Any]] = [(one, one()) for one in lenders]
     loops = [(one, loop) for one, loop in known if hasattr(loop, "stepper")]
     loops = [(one, loop) for one, loop in loops if loop.stepper.region.outer is region.outer]
-    beside = {one: loop.sheddable - last_bytes(loop) for one, loop in loops}  # no step runs again for a fair share
+    lasts = {one: last_bytes(loop) for one, loop in loops}
+    beside = {one: loop.sheddable - lasts[one] for one, loop in loops}
+    cost = sum([_cost_of_last(loop, sizes) for one, loop in loops if lasts[one]])
     # A loop in a step that another one gives up dies with it, and what it held counts as given up: nobody else has it.
     del known, loops
     left = ledger.limit - held - seen_by_none(ledger)
-    share = (left + sum(beside.values())) // (1 + len(beside)) if beside else 0
-    # No more than to store what all steps save, beside the initial state.
-    most = sizes.fixed + sizes.restart + max(0, steps - 1) * sizes.taped_beside
-    wanted = min(max(share, sizes.fixed + sizes.restart), most)
+    spare, last = sum(beside.values()), sum(lasts.values())
+    wanted, more = (share_of(sizes, steps, left, lent, len(beside)) for lent in (spare, spare + last))
+    few, many = (_forward_steps(steps, sizes, max(left, room)) for room in (wanted, more))
+    wanted = more if last and is_alone() and few - many > cost else wanted
     for asked in (beside, lenders):
         ledger.relieve(wanted - left - (before - ledger.live), asked)
     if pager is not None:
         pager.reserve(wanted + seen_by_none(ledger) - before + held)
     return before - ledger.live
+
+
+def share_of(sizes: Sizes, steps: int, left: int, lent: int, others: int) -> int:
+    """
+    Return the bytes that one more loop asks for, its part in what can be shared.
+
+    That is what is beyond the sweep of its steps, which the others have no use for: they rest meanwhile.
+
+    Args:
+        sizes: Those of its steps.
+        steps: Their number.
+        left: Bytes that there are.
+        lent: Bytes that the others could give up.
+        others: The number of these.
+    """
+    fewest = sizes.fixed + sizes.restart
+    # No more than to store what all steps save, beside the initial state.
+    most = fewest + max(0, steps - 1) * sizes.taped_beside
+    return min(fewest + max(0, left + lent - fewest) // (1 + others), most)
+
+
+def _cost_of_last(loop: Any, sizes: Sizes) -> float:
+    """Return the steps that a loop runs again for what its last step saved, in steps of another one with such sizes."""
+    return steps_to_end(loop.position) * max(1.0, loop.plan.sizes.saved / max(1, sizes.saved))
+
+
+def _forward_steps(steps: int, sizes: Sizes, room: int) -> int:
+    """Return the forward steps of a loop that has so many bytes for restart states and what a step takes."""
+    return Revolve(max(1, (room - sizes.fixed) // sizes.restart)).forward_steps(steps)
 
 
 def paged_outside(region: Any) -> int:

@@ -10,7 +10,7 @@ from ebbtide.errors import BudgetError, ScheduleError
 from ebbtide.ledger import Ledger
 from ebbtide.loop.holding import ahead
 from ebbtide.loop.holding.held import RECORD
-from ebbtide.loop.holding.share import held_steps, loops_inside
+from ebbtide.loop.holding.share import held_steps, loops_inside, share_of
 from ebbtide.loop.measuring.moments import Course, Moments
 from ebbtide.loop.planning.plan import Plan, make_plan
 from ebbtide.loop.planning.predict import table_bytes
@@ -234,10 +234,8 @@ class LoopsInside:
     def _claim(self, one: OneInside, room: int, lefts: list[Left]) -> None:
         """Have the loops before one more give up what is more than their share; see `share.claim`."""
         lent = [left.held - other.without(left, left.held).held for left, other in zip(lefts, self.loops, strict=False)]
-        sizes, free = one.plan.sizes, room - sum([left.taken for left in lefts])
-        most = sizes.fixed + sizes.restart + max(0, one.plan.steps - 1) * sizes.taped_beside
-        wanted = min(max((free + sum(lent)) // (1 + len(lefts)), sizes.fixed + sizes.restart), most)
-        self._give_up(lefts, wanted - free)
+        free = room - sum([left.taken for left in lefts])
+        self._give_up(lefts, share_of(one.plan.sizes, one.plan.steps, free, sum(lent), len(lefts)) - free)
 
     def _give_up(self, lefts: list[Left], over: int, *, youngest: bool = False) -> None:
         """Have loops give up so many bytes, the oldest first or the youngest."""
