@@ -288,8 +288,9 @@ class LoopRule(JointRule):
             self.verifier.loaded(step)
         if loaded is None:
             # What is lost is not there: the schedule goes on from what is left, and from no working state.
-            self.plan, left = ahead.without(self.plan, self.position, kept)
-            return left
+            self.plan, self.position = ahead.without(self.plan, self.position, kept)
+            self.room.goes_on(self)  # one that a journal has let go for a later one, too
+            return self.position
         self.loss.loaded(step, kept.kind, self.snapshots.error, self.verifier)
         if kept.tier in self.snapshots.ahead:
             self.snapshots.prefetch(ahead.reads_after(self.plan.schedule, after, self.snapshots.ahead))
