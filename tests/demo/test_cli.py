@@ -10,7 +10,8 @@ import pytest
 from numpy.typing import NDArray
 
 from ebbtide import cli
-from ebbtide.demo import burgers
+from ebbtide.demo import burgers, burgers_report
+from ebbtide.errors import BudgetError
 
 NODES = 11
 Change = Callable[[NDArray[np.float64]], NDArray[np.generic]]
@@ -169,6 +170,40 @@ def test_too_small_a_budget_names_the_least(tmp_path: Path, capsys: pytest.Captu
     errors = [line for line in capsys.readouterr().err.splitlines() if line.startswith("error: ")]
     assert len(errors) == 1, errors
     assert any(character.isdigit() for character in errors[0]), errors
+
+
+@pytest.mark.parametrize(
+    ("message", "said"),
+    [
+        ("It takes 1234567 bytes.", "It takes 1234567 bytes."),
+        ("It takes 1,234,567 bytes.", "It takes 1,234,567 bytes."),
+        ("It does not fit.", "It does not fit. The least that would do is 1234567 bytes: --memory 1234567."),
+    ],
+    ids=["named", "named with commas", "not named"],
+)
+def test_the_least_is_said_once(
+    message: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """An error of a budget names the least that would do, and does not repeat it if the message has it already."""
+
+    def refuse(_: burgers_report.Options) -> int:
+        raise BudgetError(message, 1234567)
+
+    monkeypatch.setattr(burgers_report, "run", refuse)
+    assert run(tmp_path) == cli.EXIT_ERROR
+    assert only_error(capsys) == f"error: {said}"
+
+
+def test_the_error_of_a_file_is_not_one_of_the_output(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An error of the system that names a file comes through as it is: the output is not to blame."""
+    picture = tmp_path / "memory.png"
+
+    def refuse(_: burgers_report.Options) -> int:
+        raise PermissionError(13, "Permission denied", str(picture))
+
+    monkeypatch.setattr(burgers_report, "run", refuse)
+    with pytest.raises(PermissionError, match=r"Permission denied: .*memory\.png"):
+        run(tmp_path)
 
 
 def test_a_good_run_reports_and_returns_zero(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

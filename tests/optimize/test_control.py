@@ -72,6 +72,14 @@ def test_complex_gradient_is_the_direction_of_steepest_ascent():
     assert np.array_equal(cotangent, 2.0 * np.conj(z))
 
 
+@pytest.mark.parametrize("riesz", ["l2", 2.0, lambda c: c / 2.0])
+def test_a_real_cotangent_of_a_complex_control(riesz):
+    """Where the imaginary part of a cotangent is zero it may be left out, and the gradient is complex all the same."""
+    found = Control(np.zeros(2, complex), riesz).gradient(np.array([2.0, -4.0]))
+    assert found.dtype == np.complex128
+    assert np.array_equal(found, [2.0, -4.0] if riesz == "l2" else [1.0, -2.0])
+
+
 @pytest.mark.parametrize("riesz", ["l2", 3.0, np.full(4, 3.0), lambda c: np.asarray(c, np.float64) / 3.0])
 def test_float32_stays_float32(riesz):
     """A gradient has the dtype of its control, also if weights or a solve are in double precision."""
@@ -102,6 +110,7 @@ def test_an_array_that_a_solve_keeps_is_copied():
         (np.zeros(3), np.zeros(3), ValueError, "positive"),
         (np.zeros(3), np.array([1.0, -1.0, 1.0]), ValueError, r"least is np.float64\(-1.0\)"),
         (np.zeros(3), np.array([1.0, np.nan, 1.0]), ValueError, "finite"),
+        (np.zeros(3), np.array([1.0, np.inf, 1.0]), ValueError, "finite"),
         (np.zeros(3), np.ones(3, complex), ValueError, "complex128"),
         (np.zeros(3), np.ones(4), ValueError, r"\(4,\).*\(3,\)"),
         (np.zeros(3), np.ones((2, 3)), ValueError, r"\(2, 3\).*\(3,\)"),
@@ -114,6 +123,23 @@ def test_bad_controls_are_refused(value, riesz, error, text):
     """A control says at once what it cannot be, with the offending place and number."""
     with pytest.raises(error, match=text):
         Control(value, riesz)
+
+
+@pytest.mark.parametrize(
+    ("cotangent", "text"),
+    [
+        (np.zeros(2), r"is of type float64\[2\], .* of type float64\[3\]"),
+        (np.zeros(3, complex), r"is of type complex128\[3\], .* of type float64\[3\]"),
+        (0.0, r"is of type float64\[\], .* of type float64\[3\]"),
+        ((np.zeros(3),), "has the structure"),
+    ],
+    ids=["shape", "complex", "number", "structure"],
+)
+@pytest.mark.parametrize("riesz", ["l2", 2.0, lambda c: np.zeros(3)], ids=["l2", "weight", "solve"])
+def test_bad_cotangents_are_refused(riesz, cotangent, text):
+    """A cotangent of another structure, shape or kind than the control is told, whatever the inner product."""
+    with pytest.raises(CotangentError, match=f"A cotangent {text}"):
+        Control(np.zeros(3), riesz).gradient(cotangent)
 
 
 @pytest.mark.parametrize(

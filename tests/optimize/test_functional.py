@@ -320,6 +320,40 @@ def test_a_functional_is_real(f):
             call(U)
 
 
+@pytest.mark.parametrize(
+    ("f", "text"),
+    [
+        (lambda u: u, r"an array of shape \(16,\)"),
+        (lambda u: np.sum(u) * 1j, "a complex number"),
+        (lambda u: 1j, "a complex number"),
+        (lambda u: u * 1j, "a complex number"),
+        (lambda u: None, "None"),
+    ],
+    ids=["array", "complex", "complex of Python", "complex array", "nothing"],
+)
+def test_what_a_functional_returns_is_named(f, text):
+    """The message about a function that returns no real number says what it returns."""
+    with pytest.raises(TypeError, match=f"returns a real number, and this one returns {text}\\. Take a sum"):
+        ReducedFunctional(f, Control(U)).value(U)
+
+
+@pytest.mark.parametrize(
+    ("f", "dtype"),
+    [
+        (lambda x: 2.0, np.float64),
+        (lambda x: 2, np.int64),
+        (lambda x: x, np.float64),
+        (lambda x: np.array(2.0, np.float32), np.float32),
+    ],
+    ids=["float", "int", "control", "array"],
+)
+def test_a_value_is_a_number_of_numpy(f, dtype):
+    """Whether a function returns a number of Python or an array without axes, the value is a NumPy number."""
+    found = ReducedFunctional(f, Control(2.0)).value(2.0)
+    assert type(found) is dtype
+    assert found == 2.0
+
+
 def test_bad_lists_of_controls_are_refused():
     """No controls, or what is no Control, is told when the functional is made; a caller's list may change later."""
     with pytest.raises(ValueError, match="no controls"):

@@ -93,6 +93,16 @@ def test_bounds_hold(method):
     np.testing.assert_allclose(one_sided.m, 0.0, atol=2e-3)
 
 
+@pytest.mark.parametrize("method", BOUNDED)
+def test_bounds_of_a_matrix_hold(method):
+    """Each element of a matrix has the bounds at its own place, also where the bounds of a row are broadcast."""
+    most = np.arange(6.0).reshape(2, 3)
+    least = np.array([[-1.0, -2.0, -3.0]])
+    for sign, expected in ((1.0, most), (-1.0, np.repeat(least, 2, axis=0))):
+        found = minimize(lambda x, to=9.0 * sign: np.sum((x - to) ** 2), np.zeros((2, 3)), method, (least, most))
+        np.testing.assert_allclose(found.m, expected, atol=2e-3)
+
+
 def test_heat_inversion_recovers_the_initial_state():
     """From observations of the heat equation the initial state comes back, by derivatives within a budget."""
     observed = heat(TRUTH, 0.5)
@@ -188,6 +198,32 @@ def test_the_maximum_of_iterations_is_no_convergence():
     assert "not converged" in str(found)
 
 
+@pytest.mark.parametrize("method", [*FIRST_ORDER, *SECOND_ORDER])
+def test_value_and_derivative_are_those_of_the_result(method):
+    """A run that is cut short returns value and derivative at its last iterate, not at a point that was tried later."""
+    functional = ReducedFunctional(rosenbrock, Control(np.array([-1.2, 1.0, 0.5])))
+    limit = "maxfun" if method == "TNC" else "maxiter"
+    for count in range(1, 12):
+        found = minimize(functional, method=method, options={limit: count})
+        assert found.value == functional.value(found.m)
+        assert np.array_equal(found.derivative, functional.derivative(found.m))
+
+
+@pytest.mark.parametrize("method", ["BFGS", "SLSQP", *SECOND_ORDER])
+def test_a_search_that_leaves_the_domain_comes_back(method):
+    """Where the functional is infinite at a point that is tried, a nearer one is: only the start has to be finite."""
+    outside = []
+
+    def f(x):
+        outside.append(bool(x <= 0.0))
+        return np.inf + 0.0 * x if outside[-1] else x - np.log(x)
+
+    found = minimize(f, 20.0, method)
+    assert any(outside)
+    assert found.converged
+    np.testing.assert_allclose(found.m, 1.0, atol=1e-3)
+
+
 def test_runs_are_independent():
     """Two runs give the same bits, and a functional after a run is what it was: pyadjoint's #264 and #265."""
     functional = ReducedFunctional(rosenbrock, Control(np.zeros(5)))
@@ -254,6 +290,8 @@ def test_errors_of_the_functional_come_through():
         ({"method": ["BFGS"]}, ValueError, r"method=\['BFGS'\]: give one"),
         ({"tol": "a"}, ValueError, "tol='a': give a number"),
         ({"tol": np.nan}, ValueError, "tol=nan: give a number"),
+        ({"tol": np.inf}, ValueError, "tol=inf: give a number"),
+        ({"tol": True}, ValueError, "tol=True: give a number"),
         ({"tol": -1}, ValueError, "tol=-1: give a number"),
         ({"options": 3}, TypeError, "options=3: give a dict"),
         ({"callback": 3}, TypeError, r"callback= takes a function callback\(m, value\), and was given .* int, 3,"),

@@ -182,6 +182,36 @@ def test_what_is_no_number(make, wrong):
     make(np.array(0.1)).init(START)
 
 
+@pytest.mark.parametrize("make", [sgd, momentum, rmsprop, adam, adamw])
+@pytest.mark.parametrize("wrong", [np.array(1j), np.complex64(0.1)], ids=["array", "number"])
+def test_a_complex_learning_rate_is_refused(make, wrong):
+    """A learning rate of NumPy's is real, too."""
+    with pytest.raises(ValueError, match=f"{make.__name__} was given learning_rate=.*: it has to be a number"):
+        make(wrong)
+
+
+@pytest.mark.parametrize("name", MAKERS)
+def test_parameters_without_leaves(name):
+    """An empty container is stepped, too, time after time, by the states that its own steps return."""
+    optimizer = MAKERS[name]()
+    parameters, state = {}, optimizer.init({})
+    for _ in range(3):
+        parameters, state = optimizer.step(parameters, {}, state)
+    assert parameters == {}
+    assert state.count == 3.0
+
+
+@pytest.mark.parametrize("make", [adam, adamw])
+def test_adam_without_memory(make):
+    """With decays of 0 each step of Adam is along the sign of the present gradient alone."""
+    optimizer = make(0.1, (0.0, 0.0), weight_decay=0.0)
+    x, state = START, optimizer.init(START)
+    for gradient in (START, -START[::-1], 3.0 * START):
+        before = x
+        x, state = optimizer.step(x, gradient, state)
+        np.testing.assert_allclose(x, before - 0.1 * np.sign(gradient), rtol=0, atol=1e-8)
+
+
 @pytest.mark.parametrize("decays", [3, None, (0.9,), (0.9, 0.99, 0.999), "ab", (0.9, "a"), (0.9, 1.0)], ids=str)
 def test_decays_of_adam(decays):
     """They are two numbers."""

@@ -142,6 +142,58 @@ def test_only_the_derivatives_asked_for_are_computed(order):
     assert set(calls) == [set(), {"vjp"}, {"vjp", "jvp"}][order]
 
 
+def test_precisions_side_by_side():
+    """Of a functional of float64 and float32 controls the rounding is that of float32, and right derivatives pass."""
+    m, direction = [X, X.astype(np.float32)], [D, D.astype(np.float32)]
+    functional = ReducedFunctional(lambda a, b: np.sum(np.exp(2 * a)) + np.sum(np.exp(2 * b)), list(map(Control, m)))
+    for order in (1, 2):
+        test = taylor_test(functional, m, direction, order)
+        assert test.passed, str(test)
+        assert test.floors[-1] > np.finfo(np.float32).eps * test.value
+
+
+@pytest.mark.parametrize(
+    ("m", "direction", "first"),
+    [
+        ([1e-3, 1.0], [1.0, 1.0], 0.5e-3),
+        ([1.0, 1e-3], [1.0, 1.0], 0.5e-3),
+        ([8.0, 1.0], [1.0, 0.5], 1.0),
+        ([0.0, 1.0], [1.0, 0.5], 1.0),
+        ([0.0, 0.0], [4.0, 1.0], 0.125),
+        ([0.0, 0.0], [1.0, 4.0], 0.125),
+    ],
+)
+def test_the_first_distance_suits_all_leaves(m, direction, first):
+    """It changes one leaf by half of its size, and the others by less; the direction counts where all are zero."""
+    points, along = ([np.array([size]) for size in sizes] for sizes in (m, direction))
+    test = taylor_test(lambda x: np.sum(np.exp(x[0])) + np.sum(np.exp(x[1])), points, along)
+    assert test.distances[0] == first
+
+
+def test_distances_begin_where_the_functional_is_finite():
+    """The largest distance is the first at which the functional is finite, and so is it at all others."""
+    test = taylor_test(lambda x: np.sum(np.where(x > 1.3, np.inf, 1.0) * np.exp(x)), np.ones(1), np.ones(1))
+    assert test.distances[0] == 0.25
+    assert all(math.isfinite(size) for sizes in test.remainders for size in sizes)
+    assert test.passed
+
+
+def test_rounding_grows_with_the_value():
+    """At a distance where the functional is far larger than at the point, so is what may be rounding."""
+    test = taylor_test(lambda x: np.sum(np.exp(20.0 * x)), np.ones(1), np.ones(1))
+    ratio = math.exp(20.0 * test.distances[0])
+    assert ratio > 1e4
+    assert test.floors[0] >= 8 * np.finfo(np.float64).eps * test.value * ratio * (1 - 1e-6)
+    assert test.passed
+
+
+def test_slopes_of_float32_are_summed_in_double():
+    """The change along a direction that a float32 derivative promises has no rounding error of float32."""
+    direction = np.full(10, 1 + 2.0**-23, np.float32)
+    test = taylor_test(lambda x: np.sum(x, dtype=np.float64), np.zeros(10, np.float32), direction, 1, [0.5, 0.25])
+    assert test.remainders[1] == (0.0, 0.0)
+
+
 def test_distances_can_be_given():
     """Given distances are used, in their order, and only they."""
     test = taylor_test(smooth, X, D, distances=[1e-1, 1e-2, 1e-3, 1e-4])
@@ -250,6 +302,15 @@ def test_remainders_of_known_derivatives():
         assert [test.is_right(order) for order in range(wrong + 1)] == [True] * wrong + [False]
 
 
+@pytest.mark.parametrize(("floor", "known"), [(None, 1e-12), (0.5, 0.5), (0.0, 0.0)])
+def test_a_floor_can_be_given(floor, known):
+    """What may be rounding is as the caller says, by default a part of the value; up to there an order is exact."""
+    test = taylor_remainders(math.exp, 1.0, [1.1], [0.02, 0.01], floor)
+    assert test.floors == (known, known)
+    assert test.is_right(1) == (floor == 0.5)
+    assert ("exact" in test.verdict(1)) == (floor == 0.5)
+
+
 def test_too_few_rates_are_no_pass():
     """With rounding up to all but two remainders, and those not explained by the order before, nothing is right."""
     sizes = ((0.4, 0.2, 0.1, 0.05), (0.04, 0.01, 1e-9, 1e-9))
@@ -303,6 +364,15 @@ def test_the_result_is_frozen_and_prints_a_table():
     assert all(line.startswith("ok") for line in lines[-3:])
     assert f"{test.rates(0)[-1]:.3f}" in lines[len(test.distances)]
     assert max(map(len, lines)) <= 80
+
+
+@pytest.mark.parametrize(
+    ("distances", "shown"), [([0.02, 0.01], ["0.02000", "0.01000"]), ([2e-5, 1e-5], ["2.00e-05", "1.00e-05"])]
+)
+def test_small_distances_keep_their_digits(distances, shown):
+    """The table lines up large distances by decimals, and shows small ones by their powers of ten."""
+    table = taylor_remainders(math.exp, 1.0, [1.0], distances).table()
+    assert [line.split()[0] for line in table.splitlines()] == ["e", *shown]
 
 
 def test_picture(tmp_path):

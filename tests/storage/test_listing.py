@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import io
 import os
 import shutil
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -194,7 +196,49 @@ def test_directories_of_other_users_are_passed_over(tmp_path: Path, capfd: Any) 
     assert other.exists()
 
 
+@pytest.mark.parametrize(("count", "named"), [(1, 1), (8, 8), (9, 8), (11, 8)])
+def test_no_more_than_eight_that_stay_are_named(tmp_path: Path, capsys: Any, count: int, named: int) -> None:
+    """`clean` names eight of the directories that it leaves, and dots stand for the others, if there are any."""
+    for number in range(count):
+        with Disk(tmp_path / f"kept{number:02}", durable=True) as storage:
+            storage.put("a", [np.arange(3)])
+    assert cli.main(["clean", str(tmp_path)]) == 0
+    names = [*map(str, [tmp_path / f"kept{number:02}" for number in range(named)])]
+    told = capsys.readouterr().out
+    assert told.startswith(f"left {', '.join(names + ['...'] * (count > named))}: a run may go on from there")
+
+
 # Output.
+
+
+def test_an_interrupt_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    """Ctrl-C ends the command with one line and the exit code that shells give to it."""
+
+    def interrupt(*_: Any, **__: Any) -> None:
+        raise KeyboardInterrupt
+
+    stored(tmp_path)
+    monkeypatch.setattr(cli, "list_storage", interrupt)
+    status = None
+    with suppress(KeyboardInterrupt):  # which would end the tests, too
+        status = cli.main(["inspect", str(tmp_path)])
+    assert status == cli.EXIT_INTERRUPTED == 130
+    assert capsys.readouterr() == ("", "error: interrupted\n")
+
+
+class Closed(io.StringIO):
+    """A stream that nobody reads."""
+
+    def write(self, _: str) -> int:
+        """Refuse a text, as a closed pipe does."""
+        raise BrokenPipeError(32, "Broken pipe")
+
+
+def test_an_error_that_nobody_reads_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    """Where stderr is closed the exit code still says that the command failed."""
+    monkeypatch.setattr(sys, "stderr", Closed())
+    assert cli.main(["inspect", str(tmp_path / "none")]) == cli.EXIT_ERROR
+    assert capsys.readouterr().out == ""
 
 
 def command(*arguments: Any, **options: Any) -> subprocess.CompletedProcess[bytes]:

@@ -93,7 +93,7 @@ def ravel(leaves: list[Any]) -> Any:
     """Return leaves as one float64 vector; a complex number becomes two neighbors, real and imaginary part."""
     kinds = [np.complex128 if np.iscomplexobj(leaf) else np.float64 for leaf in leaves]
     parts = [np.ravel(np.asarray(leaf, kind)).view(np.float64) for leaf, kind in zip(leaves, kinds, strict=True)]
-    return np.concatenate(parts) if parts else np.zeros(0)
+    return np.concatenate(parts)
 
 
 def unravel(vector: Any, kinds: tuple[ArrayType, ...], numbers: tuple[bool, ...]) -> list[Any]:
