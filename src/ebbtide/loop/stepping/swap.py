@@ -9,6 +9,7 @@ import numpy as np
 
 from ebbtide.arrays.array_type import ArrayType, owner_of
 from ebbtide.arrays.cover import cover
+from ebbtide.ledger import Ledger
 from ebbtide.loop.stepping.steps import TapedStep
 from ebbtide.storage import entry_nbytes
 from ebbtide.tape.holders import held_by
@@ -88,14 +89,17 @@ def swappable_bytes(record: TapedStep) -> tuple[int, int]:
     Returns:
         (the bytes in the ledger of memory that nobody would hold any more, those of the entry in a storage).
     """
-    ledger, found = record.tape.ledger, {id(value): value for _, _, value in _swappable(record)}.values()
-    cells = [value for value in found if type(value) is SavedValue]
+    found = list({id(value): value for _, _, value in _swappable(record)}.values())
+    freed, lost = _freed_and_lost([value for value in found if type(value) is SavedValue], record.tape.ledger)
+    arrays, _ = cover([array for value in found if (array := _array(value)) is not None])
+    return freed, entry_nbytes(arrays + [np.broadcast_to(np.uint8(0), nbytes) for nbytes in lost])
+
+
+def _freed_and_lost(cells: list[SavedValue], ledger: Ledger) -> tuple[int, list[int]]:
+    """Return the bytes in the ledger that only these hold, and of a step that did not fit those of each array."""
     holders, kept = Counter([key_of(cell) for cell in cells]), {key_of(cell): bytes_of(cell) for cell in cells}
     freed = sum([kept[key] for key in kept if 0 < ledger.count_holders(key) <= holders[key]])
-    arrays, _ = cover([array for value in found if (array := _array(value)) is not None])
-    # Of a step that did not fit only the bytes are known: all of each array.
-    lost = {key_of(cell): bytes_of(cell) for cell in cells if cell.dropped}
-    return freed, entry_nbytes(arrays + [np.broadcast_to(np.uint8(0), nbytes) for nbytes in lost.values()])
+    return freed, list({key_of(cell): bytes_of(cell) for cell in cells if cell.dropped}.values())
 
 
 def _swappable(record: TapedStep) -> list[tuple[Node, int, Any]]:
