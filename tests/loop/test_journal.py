@@ -556,6 +556,31 @@ def test_restart_states_are_few_and_even(tmp_path, most, interval):
     directory.close()
 
 
+def test_few_restart_states_are_no_measure_of_nearness(tmp_path):
+    """A run that goes on with few of those it may have keeps one between them, though they lie far from each other."""
+    path = tmp_path / "run"
+    for steps in ((50, 100), (60,)):
+        directory, journal = begun(path)
+        for step in steps:
+            assert journal.save_anchor(step, Leaves([np.full(2, step)]))
+        directory.close()
+    directory, journal = begun(path)
+    assert journal.anchors() == (50, 60, 100)
+    assert journal.load_anchor(60).arrays[0][0] == 60
+    directory.close()
+
+
+def test_a_restart_state_that_is_wanted_takes_the_place_of_none(tmp_path):
+    """However near others are it is kept, but not where there are as many as asked for."""
+    directory, journal = begun(tmp_path / "run", most_anchors=3)
+    for step in (50, 100):
+        assert journal.save_anchor(step, Leaves([np.ones(2)]))
+    assert journal.save_anchor(51, Leaves([np.ones(2)]), wanted=True)
+    assert not journal.save_anchor(60, Leaves([np.ones(2)]), wanted=True)
+    assert journal.anchors() == (50, 51, 100)
+    directory.close()
+
+
 def test_the_reverse_sweep_gives_restart_states_up(tmp_path):
     """What neither of the two places in the reverse sweep needs, nor a static value that is met late, is deleted."""
     directory, journal = begun(tmp_path / "run")

@@ -19,6 +19,7 @@ import checkpoint_schedules
 import numpy as np
 import optree
 import pytest
+from tests.loop.lost import unsynchronized
 from tests.measure import peak_bytes
 from threadpoolctl import threadpool_limits
 
@@ -229,6 +230,50 @@ def test_another_value_is_refused(call: str, tmp_path: Path) -> None:
         found = run(**other)
         assert np.array_equal(found[-1], run(**other)[-1])
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_value_that_is_no_number_goes_on(tmp_path: Path) -> None:
+    """A function whose value is NaN has the value that it had before, and its gradient is found all the same."""
+
+    def run(stop: int = 0) -> Any:
+        system.met_job_step = Ticker(stop).met
+
+        def step(u: Any, i: int) -> Any:
+            system.met_job_step()
+            return np.sin(u)
+
+        def f(u: Any) -> Any:
+            return np.sum(timeloop(step, u, 12, schedule=Revolve(3), resume_every=2)) + np.nan
+
+        return grad(f, resume=tmp_path / "run")(U)
+
+    expected = run()
+    assert np.all(np.isfinite(expected))
+    with pytest.raises(KeyboardInterrupt):
+        run(20)
+    assert np.array_equal(run(), expected)
+
+
+def test_a_complex_number_in_the_state_goes_on(tmp_path: Path) -> None:
+    """A number of Python's own that is complex comes back with both of its parts."""
+
+    def run(stop: int = 0) -> Any:
+        system.met_job_step = Ticker(stop).met
+
+        def step(state: Any, i: int) -> Any:
+            system.met_job_step()
+            return {"u": np.sin(state["u"]) * abs(state["z"]), "z": state["z"] * (0.9 + 0.1j)}
+
+        def f(u: Any) -> Any:
+            state = {"u": u, "z": 1.0 + 0.5j}
+            return np.sum(timeloop(step, state, 12, schedule=Revolve(3), resume_every=2)["u"])
+
+        return grad(f, resume=tmp_path / "run")(U)
+
+    expected = run()
+    with pytest.raises(KeyboardInterrupt):
+        run(8)
+    assert np.array_equal(run(), expected)
 
 
 def test_another_cotangent_is_refused(tmp_path: Path) -> None:
@@ -442,6 +487,38 @@ def test_how_a_static_value_lies_is_compared(tmp_path: Path) -> None:
     with pytest.raises(ResumeError, match=f"static value 0: {CRC} now, {CRC} in"):
         run("F")
     assert np.array_equal(run("C"), run("C"))
+
+
+FORMS = {
+    "shape": (lambda zero: np.reshape(zero, (2, 10)), lambda zero: np.reshape(zero, (10, 2))),
+    "dtype": (lambda zero: zero, lambda zero: zero.astype(np.complex64)),
+}
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_the_form_of_a_static_value_is_compared(name: str, tmp_path: Path) -> None:
+    """A static value of the same bytes with another shape or dtype is another one."""
+
+    def run(form: Any, stop: int = 0) -> Any:
+        system.met_job_step = Ticker(stop).met
+
+        def f(u: Any) -> Any:
+            k = form(u * 0.0)
+
+            def step(x: Any, i: int) -> Any:
+                system.met_job_step()
+                return np.sin(x) * np.real(np.sum(np.cos(k)))
+
+            return np.sum(timeloop(step, np.full(20, 0.1), 12, schedule=Revolve(3), resume_every=2))
+
+        return grad(f, resume=tmp_path / "run")(U)
+
+    form, other = FORMS[name]
+    with pytest.raises(KeyboardInterrupt):
+        run(form, 8)
+    with pytest.raises(ResumeError, match=f"static value 0: {CRC} now, {CRC} in"):
+        run(other)
+    assert np.array_equal(run(form), run(form))
 
 
 # What no code tells by a name: see `Ticker`.
@@ -1110,3 +1187,24 @@ def test_what_was_measured_is_kept(stop: int, tmp_path: Path) -> None:
     assert np.array_equal(gradient(Ticker()), expected)
     again = plans[0]
     assert (again.schedule, again.measuring_steps, again.sizes.measured_alone) == (first.schedule, 0, known)
+
+
+@pytest.mark.parametrize("stop", [10, 20, 30, 60, 90])
+def test_what_a_run_that_goes_on_reports_is_what_is_predicted(stop: int, tmp_path: Path) -> None:
+    """The steps of the earlier run and those that are run again to go on are counted in both numbers."""
+
+    def step(u: Any, i: int) -> Any:
+        system.met_job_step()
+        return np.sin(u)
+
+    def run(stop: int = 0) -> Any:
+        system.met_job_step = Ticker(stop).met
+        with ebbtide.profile() as profile:
+            grad(lambda u: np.sum(timeloop(step, u, 40, schedule=Revolve(3), resume_every=2)), resume=tmp_path)(U)
+        return profile
+
+    with unsynchronized():
+        with pytest.raises(KeyboardInterrupt):
+            run(stop)
+        found = run()
+    assert found.steps_forward == found.predicted_steps_forward > 40

@@ -51,6 +51,26 @@ def test_put_does_not_wait_for_the_disk(tmp_path, gate):
         assert [storage.take(key)[0][-1] for key in (2, 0, 1)] == [2, 0, 1]
 
 
+def test_few_entries_wait_however_large_the_buffer(tmp_path, gate):
+    """Behind a disk that stands still `put` waits before there are 100 entries, though they all would fit."""
+    put = []
+
+    def put_all():
+        for key in range(100):
+            storage.put(key, [state(key, 10_000)])
+            put.append(key)
+
+    with Disk(tmp_path, buffer=256 * MIB, system=gate.system) as storage:
+        caller = threading.Thread(target=put_all)
+        caller.start()
+        caller.join(0.1)
+        assert caller.is_alive()
+        assert len(put) < 100
+        gate.open.set()
+        caller.join(20)
+        assert [storage.take(key)[0][-1] for key in range(100)] == list(range(100))
+
+
 def test_what_waits_can_be_read_and_deleted(tmp_path, gate):
     """An entry that waits to be written is returned from memory, and once deleted it is never written."""
     with Disk(tmp_path, buffer=8 * 800_000, system=gate.system) as storage:

@@ -230,6 +230,15 @@ def test_zfp_keeps_its_tolerance(tmp_path, name, tolerance):
             assert storage.relative_error == 0
 
 
+def test_what_encoding_saves_goes_back_at_once(tmp_path):
+    """An entry of 8 MiB that is stored in half of that takes no more of the disk as soon as it is written."""
+    with Disk(tmp_path, compression="float32") as storage:
+        storage.put("large", [np.linspace(0.0, 1.0, 1 << 20)])
+        storage.put("small", [np.zeros(10)])
+        assert storage.nbytes < 5 << 20
+        assert blocks(find_files(tmp_path)[0]) <= storage.nbytes + (1 << 20)
+
+
 def test_damage_of_encoded_bytes_is_found(tmp_path):
     """Encoded bytes have a checksum, and a header with a codec that is not known is an error."""
     with Disk(tmp_path, compression="float32") as storage:

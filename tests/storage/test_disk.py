@@ -5,6 +5,7 @@ import errno
 import gc
 import os
 import pickle
+import stat
 import tempfile
 import weakref
 from collections.abc import Mapping
@@ -15,6 +16,7 @@ import numpy as np
 import pytest
 
 from ebbtide.errors import StorageError
+from ebbtide.quota import Quota
 from ebbtide.storage import Disk, StorageFullError, entry_nbytes, places
 from ebbtide.storage.listing import list_storage
 from ebbtide.storage.places import start_of
@@ -225,6 +227,20 @@ def test_any_truncation_is_found(tmp_path, elements):
         assert storage.take(0)[0].size == elements
 
 
+def test_the_array_that_is_damaged_is_named(tmp_path):
+    """Of several arrays in an entry the error says which one changed, and where that one begins in the file."""
+    second = np.ones(100_000)
+    with Disk(tmp_path) as storage:
+        storage.put("state", [np.zeros(100_000), second])
+        (path,) = find_files(tmp_path)
+        content = bytearray(path.read_bytes())
+        start = content.index(second.tobytes())
+        content[start + 80_000] ^= 1
+        path.write_bytes(content)
+        with pytest.raises(StorageError, match=f"at offset {start}: the 800000 bytes of array 1"):
+            storage.get("state")
+
+
 def test_exchanged_entries_are_found(tmp_path):
     """Two whole entries of one size in each other's place are not taken for each other."""
     with Disk(tmp_path) as storage:
@@ -359,6 +375,39 @@ def test_the_limit_counts_holes_that_are_not_given_back(tmp_path, buffer):
             assert blocks(storage.directory / "segment") <= limit + 4 * 4096
 
 
+@pytest.mark.parametrize("order", [("delete", "reserve"), ("reserve", "delete")], ids=" then ".join)
+def test_the_limit_counts_what_is_reserved_of_a_hole(tmp_path, order):
+    """The place of a deleted entry takes its blocks of `limit` as far as it is reserved, before or afterwards."""
+    arguments = {"delete": ("whole",), "reserve": (1, MIB)}
+    small, large = [np.zeros(10)], [np.zeros(MIB // 2)]
+    limit = MIB + entry_nbytes(small, "small") + entry_nbytes(large, "large") - 1
+    with Disk(tmp_path, limit=limit) as storage:
+        storage.put("whole", [np.zeros(MIB // 4)])
+        storage.put("small", small)
+        for call in order:
+            getattr(storage, call)(*arguments[call])
+        with pytest.raises(StorageFullError):
+            storage.put("large", large)
+        assert blocks(storage.directory / "segment") <= limit
+        storage.reserve(0, 0)
+        storage.put("large", large)
+        assert storage.keys() == ("small", "large")
+
+
+def test_a_closed_storage_takes_nothing_of_a_shared_quota(tmp_path):
+    """What a storage had of the bytes that several share is there for the others as soon as it is closed."""
+    array = np.zeros(MIB // 8 - 1000)
+    quota = Quota(MIB)
+    first, second = Disk(tmp_path, limit=quota), Disk(tmp_path, limit=quota)
+    with second:
+        first.put(0, [array])
+        with pytest.raises(StorageFullError):
+            second.put(0, [array])
+        first.close()
+        second.put(0, [array])
+        assert second.keys() == (0,)
+
+
 def test_short_writes_and_reads_go_on(tmp_path):
     """An operating system that takes and gives a few bytes at a time makes no difference."""
     slow = replace(
@@ -452,6 +501,13 @@ def test_a_forked_child_leaves_the_files_alone(tmp_path, buffer):
         status, _, problems = run_python(program, tmp_path, *options)
         assert status == 0, problems
         assert list(tmp_path.iterdir()) == []
+
+
+def test_nobody_else_may_look_into_a_scratch_directory(tmp_path):
+    """The private directory of a storage can be read, listed and written by its user only."""
+    with Disk(tmp_path) as storage:
+        storage.put(0, [np.zeros(3)])
+        assert stat.S_IMODE(storage.directory.stat().st_mode) == 0o700
 
 
 def test_names_of_other_directories_are_left_alone(tmp_path):

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.forks import run_forked
 
 from ebbtide import cli
 from ebbtide.errors import StorageError
@@ -23,6 +24,7 @@ from ebbtide.storage import durable as durable_module
 from ebbtide.storage import places as places_module
 from ebbtide.storage.durable import DirectoryLock
 from ebbtide.storage.listing import clean, find_storages, list_storage
+from ebbtide.storage.places import sweep
 from ebbtide.storage.system import POSIX
 
 from .helpers import blocks, count_descriptors, find_files, run_python, start_python, takes
@@ -544,6 +546,20 @@ def test_what_a_killed_process_leaves_is_swept(tmp_path):
             assert sorted(tmp_path.iterdir()) == sorted([alive.directory, storage.directory])
         assert not os.path.exists(left)  # noqa: PTH110 - a text
         assert alive.take(0)[0].size == 3
+
+
+def test_what_another_process_namespace_uses_is_not_swept(tmp_path):
+    """Where the number of its process says nothing here, a scratch directory stays as long as its file is locked."""
+    with Disk(tmp_path) as alive:
+        alive.put(0, [np.zeros(3)])
+        # No process here has that number.
+        used = alive.directory.rename(tmp_path / f"ebbtide-4194305-{places_module.host_name()}-7-abc")
+        status, swept = run_forked(lambda: repr(sweep(tmp_path)).encode())
+        assert (status, swept) == (0, b"[]")
+        assert alive.get(0)[0].size == 3
+        assert find_files(tmp_path) == [used / "segment"]
+    assert sweep(tmp_path) == [used]
+    assert not used.exists()
 
 
 def test_inspect_and_clean(tmp_path, capsys):

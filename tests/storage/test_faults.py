@@ -15,7 +15,7 @@ from ebbtide.errors import StorageError
 from ebbtide.storage import Disk, EntryLostError, StorageFullError, StorageLockedError, Tiered
 from ebbtide.storage.system import POSIX
 
-from .helpers import blocks, count_descriptors, find_files, run_python, storage_threads
+from .helpers import blocks, count_descriptors, find_files, run_python, storage_threads, takes
 
 MIB = 1 << 20
 FULL = [errno.ENOSPC, errno.EDQUOT, errno.EFBIG]
@@ -151,6 +151,21 @@ def test_a_full_disk_is_told_by_the_call_that_needs_it(tmp_path):
                 assert blocks(find_files(tmp_path)[0]) <= 12 << 10
             assert storage.keys() == ("fits",)
             assert storage.take("fits")[0].size == 1000
+
+
+def test_a_reservation_that_finds_half_of_its_blocks_gives_them_back(tmp_path):
+    """A disk that is full in the middle of `reserve` has no more blocks taken afterwards than before."""
+
+    def allocate(descriptor, offset, nbytes):
+        os.posix_fallocate(descriptor, offset, nbytes // 2)
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with Disk(tmp_path, system=replace(POSIX, allocate=allocate)) as storage:
+        size = storage.put("small", [np.zeros(10)])
+        with pytest.raises(StorageFullError):
+            storage.reserve(1, 8 * MIB)
+        assert takes(find_files(tmp_path)[0], size)
+        assert storage.get("small")[0].size == 10
 
 
 @pytest.mark.parametrize(

@@ -129,6 +129,18 @@ def test_what_is_named_like_a_scratch_directory_stays(tmp_path: Path) -> None:
         shutil.rmtree(scratch)
 
 
+def test_a_link_that_is_named_like_a_scratch_directory_is_not_followed(tmp_path: Path) -> None:
+    """What a link with such a name points to is not what a dead process left: its files stay, and the link too."""
+    theirs = made(tmp_path / "theirs", {"segment": ""})
+    link = tmp_path / f"ebbtide-4194305-{host_name()}-7-abc"
+    link.symlink_to(theirs)
+    with Disk(tmp_path) as storage:
+        storage.put("a", [np.arange(3)])
+    assert sweep(tmp_path) == []
+    assert link.is_symlink()
+    assert texts(theirs) == {"segment": ""}
+
+
 PROGRAM = """
 import os, sys, numpy as np
 from ebbtide import grad, timeloop

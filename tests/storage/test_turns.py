@@ -255,6 +255,17 @@ def test_a_directory_that_is_being_taken_is_taken_once(tmp_path: Path) -> None:
         disk.close()
 
 
+def test_who_has_just_taken_a_directory_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that has the lock, and has not yet written whose it is, is named by the error all the same."""
+    late, read = [None, None], durable.read_owner
+    other = Other(tmp_path / "run")
+    monkeypatch.setattr(durable, "read_owner", lambda directory: late.pop() if late else read(directory))
+    with pytest.raises(StorageLockedError, match=r"process \d+ on ") as caught:
+        Disk(tmp_path / "run", durable=True)
+    assert caught.value.pid == read(tmp_path / "run").pid
+    other.end()
+
+
 def test_a_directory_is_told_by_what_it_is(tmp_path: Path) -> None:
     """By another name it is the same one, and another one of its name is not."""
     directory, link, moved = tmp_path / "run", tmp_path / "link", tmp_path / "moved"

@@ -101,6 +101,23 @@ def test_a_try_that_fails_is_no_failure_of_the_entry(tmp_path):
         assert storage.take(0)[0][-1] == 1
 
 
+def test_durable_entries_are_written_in_the_order_in_which_they_were_put(tmp_path, gate, monkeypatch):
+    """However fast the disk, a large entry that is to last does not pass one that waits to be written."""
+    monkeypatch.setattr(pipeline, "has_waited", lambda *clocks: False)
+    system = replace(gate.system, synchronize=lambda descriptor: None)
+    with Disk(tmp_path, durable=True, buffer=4 * 8 * LARGE, system=system) as storage:
+        gate.open.set()
+        storage.put(0, [strided(0)])
+        storage.flush()
+        gate.open.clear()
+        gate.writes.clear()
+        storage.put("small", [state(1, 1000)])
+        storage.put(2, [strided(2)])
+        assert gate.writes == []
+        gate.open.set()
+        assert [storage.get(key)[0][-1] for key in (0, "small", 2)] == [0, 1, 2]
+
+
 def test_encoding_is_left_to_the_thread(tmp_path, monkeypatch):
     """Large entries that are encoded are handed to the thread, whether the disk waits or not."""
     handed = []
