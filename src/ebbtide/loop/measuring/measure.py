@@ -74,7 +74,7 @@ def measure_sizes(
         run=counted + first.dead - bytes_of(values),
         seen=counted + first.dead,
         lent=max(0, lent_by(lenders) - max(0, spare)),
-        lent_swept=sweep - record.forecast(bare=True) if lenders else 0,
+        lent_swept=max(0, sweep - record.forecast(bare=True)) if lenders else 0,
     )
 
 
