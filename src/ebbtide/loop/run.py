@@ -167,13 +167,14 @@ class LoopRule(JointRule):
         """Follow one action of the schedule."""
         action = ahead.narrowed(action) if self.room.bounded else action  # between steps the plan may have to change
         before, after, lost = self.position, self.position.after(action), len(self.snapshots.lost)
+        loads, loaded = isinstance(action, (Copy, Move)), after
         # A pure function of the position that comes to one twice never ends (Brent's way to find a cycle).
         self._turns += 1
         if after == self._mark:
             raise ScheduleError(f"{self.plan.schedule} goes round in circles: {action} leads to {after} once more.")
         if isinstance(action, Forward):
             after = self._forward(action, after, first)
-        elif isinstance(action, (Copy, Move)):
+        elif loads:
             after = self._load(action, after)
         elif isinstance(action, Delete):
             self.delete(action)
@@ -188,7 +189,7 @@ class LoopRule(JointRule):
         self.position = self.room.fallback.without_lost(self, after)
         if not self._turns & (self._turns - 1):
             self._mark = self.position  # and not where a snapshot would have led to that was lost
-        if len(self.snapshots.lost) > lost:
+        if len(self.snapshots.lost) > lost or (loads and after is not loaded):  # or a journal let it go
             self.room.goes_on(self)
 
     def delete(self, action: Delete) -> None:
@@ -288,9 +289,8 @@ class LoopRule(JointRule):
             self.verifier.loaded(step)
         if loaded is None:
             # What is lost is not there: the schedule goes on from what is left, and from no working state.
-            self.plan, self.position = ahead.without(self.plan, self.position, kept)
-            self.room.goes_on(self)  # one that a journal has let go for a later one, too
-            return self.position
+            self.plan, left = ahead.without(self.plan, self.position, kept)
+            return left
         self.loss.loaded(step, kept.kind, self.snapshots.error, self.verifier)
         if kept.tier in self.snapshots.ahead:
             self.snapshots.prefetch(ahead.reads_after(self.plan.schedule, after, self.snapshots.ahead))

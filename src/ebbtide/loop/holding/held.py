@@ -215,7 +215,7 @@ def alone_bytes(rule: Any, ledger: Ledger) -> int:
     return max(0, int(max(sizes.alone, sizes.spent)) - ledger.alone)
 
 
-def needed_bytes(rule: Any, paged: int = 0, *, has_last: bool = True, is_lean: bool = False) -> int:
+def needed_bytes(rule: Any, paged: int = 0, *, has_last: bool = True, bare: bool = False) -> int:
     """
     Return the bytes that the reverse sweep takes at most, beside what is held before it; see `JointRule.needs`.
 
@@ -223,10 +223,10 @@ def needed_bytes(rule: Any, paged: int = 0, *, has_last: bool = True, is_lean: b
         rule: The loop.
         paged: Bytes of what the last step saved that go to disk before.
         has_last: Whether that is still there, if it was at all.
-        is_lean: Whether loops in the steps hold the least.
+        bare: Whether loops in the steps hold the least.
     """
     sizes, planned, sums = rule.plan.sizes, rule.room.planned, sums_bytes(rule)
-    if is_lean and not (rule.records and has_last):
+    if bare and not (rule.records and has_last):
         sizes, planned = sizes.without_lent(), None if planned is None else planned.without_lent()
     sweep = sizes.sweep_beyond
     if planned is None:
@@ -315,7 +315,7 @@ def holding(rule: Any, bare: bool) -> Holding:
         table = table_bytes(plan.schedule, plan.steps) if len(listed) > 1 else 0
         count, in_memory = 1 if moved and entries else len(listed) - swapped + moved, in_memory and not moved
         beyond = table + beyond_bytes(plan, in_memory, count, swapped) - (rule.sheddable - entries - beside)
-        more = needed_bytes(rule, paged, has_last=not last_bytes(rule), is_lean=True) - needed_bytes(rule)
+        more = needed_bytes(rule, paged, has_last=not last_bytes(rule), bare=True) - needed_bytes(rule)
     if (bare and count + in_memory) or rule.room.stale:
         # The loop has to find another plan before it goes on.
         more += max(0, plan.fewest - count * plan.sizes.listed - in_memory * plan.sizes.restart)
