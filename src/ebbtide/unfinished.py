@@ -18,24 +18,39 @@ class Unfinished:
         begun: How many there have been.
 
     Memory:
-        A weak reference to each one that lives.
+        A weak reference to each one that lives, and the directories to resume from.
     """
 
-    __slots__ = ("_loops", "begun")
+    __slots__ = ("_directories", "_loops", "begun")
 
     def __init__(self) -> None:
         self.begun = 0
         self._loops: WeakValueDictionary[int, Any] | None = None  # most calls have no loop
+        self._directories: dict[int, Any] = {}
 
-    def add(self, loop: Any) -> None:
-        """Let a loop fail with the call, by its method `fail`, as long as it lives."""
+    def add(self, loop: Any, directory: Any) -> None:
+        """Let a loop fail with the call, by its method `fail`, as long as it lives, and its directory go with it."""
         if self._loops is None:
             self._loops = WeakValueDictionary()
         self.begun += 1
         self._loops[self.begun] = loop
+        if directory is not None:
+            self._directories[self.begun] = directory
 
     def fail(self, before: int, last: int) -> None:
         """Let those fail that came after so many others, up to the *last* one, the youngest first."""
         for number, loop in sorted((self._loops or {}).items(), reverse=True):
             if before < number <= last:
                 loop.fail()
+        for directory in self._take(before, last):
+            directory.close()
+
+    def finish(self, before: int, last: int) -> None:
+        """Let the directories go of those loops that no reverse sweep has passed, as nothing depends on them."""
+        for directory in self._take(before, last):
+            if not directory.is_finished:
+                directory.finish()
+
+    def _take(self, before: int, last: int) -> list[Any]:
+        numbers = [number for number in self._directories if before < number <= last]
+        return [self._directories.pop(number) for number in numbers]

@@ -397,4 +397,4 @@ class Room:
         assert self._allowed is not None
         assert self._ledger.limit is not None
         least = peak, self._ledger.live - held.counted_bytes(rule) - record.nbytes
-        return describe_larger(index, rule.plan.sizes, self._allowed, self._ledger.limit, *least)
+        return describe_larger(index, rule.plan.sizes, self._allowed, self._ledger.limit, *least, grown=self.spare.grown)

@@ -228,7 +228,7 @@ def _taped_loop(
     snapshots = Snapshots(ledger, options.storage, make_disk, room.disk.relieve, label)
     watch = Watch(ledger, options.progress, report)
     rule = LoopRule(stepper, plan, snapshots, verifier, ledger, room, options.until, watch, resumption, directory)
-    ledger.unfinished.add(rule)
+    ledger.unfinished.add(rule, directory)
     try:
         with room.limited(), entered(ledger=ledger):
             room.disk.lacks = snapshots.reserve(plan)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
@@ -44,6 +45,10 @@ class _Pools:
 @cache
 def _pools() -> _Pools:
     return _Pools()
+
+
+# A forked child has the threads of BLAS anew, and of those who had limited them only its own thread.
+os.register_at_fork(after_in_child=_pools.cache_clear)
 
 
 @contextmanager

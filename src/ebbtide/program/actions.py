@@ -113,6 +113,8 @@ class Operands:
         if type(argument) is Variable:
             return Operand((argument, letter), 0, letter, (), ())
         if isinstance(argument, np.ndarray) and (argument.shape or not letter):
+            if not argument.dtype.isnative:  # a letter does not tell
+                raise TypeError("A step reads no array of the other byte order.")
             return Operand(argument, 0, argument.dtype.char, argument.shape, argument.strides)
         letter = letter or np.asarray(argument).dtype.char
         key = letter, type(argument), repr(argument)

@@ -113,6 +113,11 @@ class MixedTable:
         return self.row(self._levels[row] - self._restart)
 
 
+def count_rows(units: int, restart: int, saved: int) -> int:
+    """Return the number of rows of a table, before it is made."""
+    return len(_find_levels(units, restart, saved)[0])
+
+
 def run_each(length: T) -> T:
     """Return the number of forward steps if each step is run from the first one on."""
     return length * (length + 1) / 2

@@ -18,6 +18,8 @@ from numpy.typing import NDArray
 
 # Linux: linux/falloc.h. A hole is punched without a change of the file's size.
 _KEEP_SIZE, _PUNCH_HOLE = 1, 2
+# The highest number of a standard stream.
+_STANDARD = 2
 # preadv takes at most 1024 buffers on Linux, and 16 are granted anywhere.
 _MOST_BUFFERS = 16
 
@@ -98,7 +100,11 @@ def open_file(path: str | Path, mode: str, access: int = 0o600) -> FileIO:
         OSError: The system refuses.
     """
     # No instruction of Python's is between the system's call and the object, where an interrupt would lose the number.
-    return FileIO(path, mode, opener=partial(os.open, mode=access))
+    file = FileIO(path, mode, opener=partial(os.open, mode=access))
+    if file.fileno() > _STANDARD:
+        return file
+    with file:  # of a process without standard streams: what others write to these would be in the file
+        return open_file(path, mode if mode[0] in "ra" else "r+", access)
 
 
 def write_fully(system: System, descriptor: int, content: NDArray[Any] | bytes, offset: int) -> None:

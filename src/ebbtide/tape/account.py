@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import weakref
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -92,11 +93,17 @@ class Account:
 
     def fail(self) -> None:
         """End a call that failed: its loops give up all that they hold, though its traceback may hold them."""
-        unfinished = self.ledger.unfinished
         try:
-            unfinished.fail(self._before, unfinished.begun if self._last is None else self._last)
+            self.ledger.unfinished.fail(*self._loops())
         finally:
             self.close()
+
+    def finish(self) -> None:
+        """Let its loops have nothing to be resumed from: its only reverse sweep has come to its end."""
+        self.ledger.unfinished.finish(*self._loops())
+
+    def _loops(self) -> tuple[int, int]:
+        return self._before, self.ledger.unfinished.begun if self._last is None else self._last
 
     def leave(self) -> None:
         """End the call; the account is closed unless it was kept open."""
@@ -138,7 +145,10 @@ def account(budget: Budget | None, *, retain: bool = False) -> Iterator[Account]
         # Nothing is held now: the program that is traced keeps to the budget when it runs.
         context.follower.bound(budget)
         budget = None
-    ledger = context.ledger
+    ledger, around = context.ledger, context.budget
+    if ledger.watched and ledger.process != os.getpid():
+        # A step has forked this process: what is counted there is its parent's, as are the loops that could give room.
+        ledger, around = Ledger(), None
     if budget is not None and not ledger.watched:
         ledger = Ledger(watched=True, unfinished=ledger.unfinished)
     bound, before = None, ledger.retained
@@ -148,7 +158,7 @@ def account(budget: Budget | None, *, retain: bool = False) -> Iterator[Account]
             budget = replace(budget, directory=find_absolute(budget.directory))
         bound = Bound(budget.memory, Quota(budget.disk, ledger.quota))
     elif current_or_none() is not None:
-        budget = context.budget
+        budget = around
     if ledger.watched:
         declare_further()  # not in the middle of the call, where the memory of modules would count
     pager = Pager(ledger, budget) if ledger.watched else None

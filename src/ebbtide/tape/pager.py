@@ -97,8 +97,6 @@ class Pager:
         owners = [owner_of(array) for value in values for array in parts_of(value)]
         self._excluded |= {id(owner): weakref.ref(owner) for owner in owners}
 
-    # Saved values.
-
     def hold(self, node: Node, signature: Signature, saved: tuple[Any, ...]) -> tuple[Any, ...]:
         """Count the saved values of a new node and return them in the form in which the node keeps them."""
         self.overhead.count(node_bytes(node))
@@ -208,8 +206,6 @@ class Pager:
             cell.value, cell.dropped = None, True
         return cell
 
-    # Cotangents.
-
     def take(self, value: Any) -> None:
         """Count the memory of a cotangent."""
         for owner in [owner_of(part) for part in parts_of(value)]:
@@ -219,8 +215,6 @@ class Pager:
         """Uncount the memory of a cotangent."""
         for part in parts_of(value):
             self.ledger.unshare(COTANGENTS, id(owner_of(part)))
-
-    # The bound.
 
     @property
     def on_disk(self) -> bool:
@@ -309,6 +303,12 @@ class Pager:
             self._page(cell, budget)
             return True
         return False
+
+    @property
+    def pageable(self) -> list[np.ndarray]:
+        """Saved values that could go to disk, the oldest first."""
+        cells = [one() for one in self._cells]
+        return [cell.value for cell in cells if cell is not None and cell.value is not None and is_pageable(cell)]
 
     @property
     def paged(self) -> int:

@@ -84,7 +84,9 @@ class Recording:
             with Heap(steps=False), entered(ledger=ledger, budget=self.account.budget), self.account.at_work():
                 self.account.settle(seeds, self.leaves)
                 found = sweep(self.tape, seeds, self.leaves, retain=retain)
-                if retain and self.account.pager is not None:
+                if not retain:
+                    self.account.finish()
+                elif self.account.pager is not None:
                     self.account.pager.put_back()
         finally:
             if self.tape.level > 1:  # the sweep of an inner gradient is a part of the phase around it

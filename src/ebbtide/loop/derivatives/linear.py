@@ -56,9 +56,9 @@ class LinearLoop(LinearRule):
     """
 
     __slots__ = (
-        "__weakref__", "_active", "_around", "_counted", "_finalizer", "_keeps", "_kept", "_kinds", "_limit", "_most",
-        "_nodes", "_noting", "_owners", "_places", "_states", "_statics", "_stepper", "_tape", "_trace",
-        "_verifier", "_watch", "emitted", "steps",
+        "__weakref__", "_active", "_around", "_counted", "_emitting", "_finalizer", "_keeps", "_kept", "_kinds",
+        "_limit", "_most", "_nodes", "_noting", "_owners", "_places", "_states", "_statics", "_stepper", "_tape",
+        "_trace", "_verifier", "_watch", "emitted", "steps",
     )  # fmt: skip
 
     def __init__(
@@ -78,6 +78,7 @@ class LinearLoop(LinearRule):
         self._kept: list[KeptStep] = []
         self._owners: set[int] = set()  # of the arrays that are kept
         self._active: list[int] = []  # leaves of the state that have tangents after the steps that are kept
+        self._emitting: set[int] = set()  # leaves of the outputs that have tangents in some step that is kept
         self._keeps = True  # whether the next step is kept if there is room
         self._states: list[RestartState] = []  # after the last one steps are not kept
         self._noting = Pushing(tape, stepper.constancy)  # what the steps use that run again
@@ -210,7 +211,9 @@ class LinearLoop(LinearRule):
             self._kept.append(step)
             self._owners.update(step.owners)
             self._count(step.nbytes)
-            self._active = [k for k in range(len(state)) if nodes[k] is not None]
+            active = [k for k, node in enumerate(nodes) if node is not None]
+            self._active = [k for k in active if k < len(state)]
+            self._emitting.update(active[len(self._active) :])
         return [self._bare(leaf) for leaf in after], [value for value, _ in pairs[len(state) :]]
 
     def _count(self, nbytes: int) -> None:
@@ -270,8 +273,12 @@ class LinearLoop(LinearRule):
         shown = [value if is_differentiable(value) else 0.0 for value in results]
         self._kinds = [type_of(value) for value in shown]
         tangents = self._tape.record(self, operands, [zeros_like(value)[()] for value in shown])
-        pairs = zip(results, tangents, strict=True)
-        return [TracedArray(self._trace, t, owned(v)) if is_differentiable(v) else v for v, t in pairs]
+        # Of steps that run again nobody knows yet. What has none is none of zeros, which a root would make NaN of.
+        kept = len(self._kept) == self.steps
+        reached = {*self._active, *self._emitting} if kept else range(len(results))
+        pairs = enumerate(zip(results, tangents, strict=True))
+        has = is_differentiable
+        return [TracedArray(self._trace, t, owned(v)) if k in reached and has(v) else v for k, (v, t) in pairs]
 
     def push(self, tangents: list[Any]) -> list[Any]:
         """See `LinearRule.push`."""

@@ -13,6 +13,7 @@ from ebbtide.ledger import COTANGENTS, Ledger
 from ebbtide.loop.holding import ahead
 from ebbtide.loop.planning.plan import Plan
 from ebbtide.loop.planning.predict import table_bytes
+from ebbtide.loop.planning.sizes import LEFT_BEHIND
 from ebbtide.loop.stepping.collect import Collector
 from ebbtide.loop.stepping.given import in_region
 from ebbtide.schedules import Snapshot
@@ -245,7 +246,7 @@ def needed_bytes(rule: Any, paged: int = 0, *, has_last: bool = True, bare: bool
     return int(max(0, sweep - taped)) + sums
 
 
-def beyond_bytes(plan: Plan, restarts: int, listed: int, taped: int) -> int:
+def beyond_bytes(plan: Plan, restarts: int, listed: int, taped: int, paged: int) -> int:
     """
     Return what the interpreter takes for a loop beside the table of its schedule, which no ledger counts.
 
@@ -254,10 +255,12 @@ def beyond_bytes(plan: Plan, restarts: int, listed: int, taped: int) -> int:
         restarts: How many restart states it holds in memory.
         listed: How many on disk.
         taped: Of how many steps it holds saved values, wherever; one is part of what is measured of a loop.
+        paged: Of how many of them on disk.
     """
     sizes = plan.sizes
     states = restarts * (sizes.restart - sizes.data) + listed * sizes.listed
-    return sizes.interpreter - RECORD + states + max(0, taped) * (sizes.taped - sizes.saved)
+    steps = max(0, taped) * (sizes.taped - sizes.saved) + paged * LEFT_BEHIND
+    return sizes.interpreter - RECORD + states + steps
 
 
 def unrecorded_bytes(rule: Any) -> int:
@@ -279,7 +282,7 @@ def beyond_now(rule: Any) -> int:
     listed = max(0, position.on_disk - paged)
     restarts = max(0, len(position.snapshots) - saved - listed) + rule.room.spare.is_there
     table = table_bytes(rule.plan.schedule, rule.plan.steps)
-    return table + beyond_bytes(rule.plan, restarts, listed, saved + max(0, len(rule.records) - 1))
+    return table + beyond_bytes(rule.plan, restarts, listed, saved + max(0, len(rule.records) - 1), paged)
 
 
 def entries_bytes(rule: Any) -> int:
@@ -314,7 +317,7 @@ def holding(rule: Any, bare: bool) -> Holding:
         # With more than its initial state it has a schedule with a table.
         table = table_bytes(plan.schedule, plan.steps) if len(listed) > 1 else 0
         count, in_memory = 1 if moved and entries else len(listed) - swapped + moved, in_memory and not moved
-        beyond = table + beyond_bytes(plan, in_memory, count, swapped) - (rule.sheddable - entries - beside)
+        beyond = table + beyond_bytes(plan, in_memory, count, swapped, swapped) - (rule.sheddable - entries - beside)
         more = needed_bytes(rule, paged, has_last=not last_bytes(rule), bare=True) - needed_bytes(rule)
     if (bare and count + in_memory) or rule.room.stale:
         # The loop has to find another plan before it goes on.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, final
@@ -20,6 +20,7 @@ from ebbtide.ledger import SAVED, SNAPSHOTS, Ledger, Mark
 from ebbtide.loop.holding.disk_part import DiskPart
 from ebbtide.loop.holding.held import RECORD
 from ebbtide.loop.holding.share import claim, held_outside, paged_outside, room_beside
+from ebbtide.loop.measuring.before import page_half, page_more
 from ebbtide.loop.measuring.first import First, run_first, run_instead
 from ebbtide.loop.measuring.growing import LIFTED_STEPS, grown_leaves, lifted
 from ebbtide.loop.measuring.inside import Inside
@@ -36,14 +37,13 @@ from ebbtide.loop.measuring.transfers import with_transfers
 from ebbtide.loop.measuring.whole import Whole
 from ebbtide.loop.measuring.within import Within
 from ebbtide.loop.planning.candidates import forget_table
-from ebbtide.loop.planning.plan import Earlier, Plan, Sizes
+from ebbtide.loop.planning.plan import UNKNOWN_COSTS, Earlier, Plan, Sizes
 from ebbtide.loop.stepping.given import in_region
 from ebbtide.loop.stepping.options import Options
 from ebbtide.loop.stepping.steps import Stepper
 from ebbtide.loop.stepping.warm import Timed
 from ebbtide.schedules import Costs, Mixed, StoreAll
 from ebbtide.tape.forms import has_arrays
-from ebbtide.tape.region import Region
 
 
 @final
@@ -112,7 +112,7 @@ def first_steps(
     report = ledger.report
     whole.begin(values)
     account = ledger if ledger.watched else Ledger(watched=True, unfinished=ledger.unfinished)
-    _page_before(stepper.region)
+    page_half(stepper.region, ledger.limit)
     mark, given = account.mark(), values
     gaining = steps if earlier is None and _may_hold_more(options, allowed) else 0
     first, sizes, plain, held, values = _measure_first(stepper, given, account, mark, allowed, rows, gaining)
@@ -135,6 +135,8 @@ def first_steps(
     try:
         plan = _choose(measured, earlier)
         if options.schedule is None and earlier is None and available is not None:
+            plan, freed = _with_more_paged(measured, plan, outside)
+            held, available, outside["held"] = held - freed, available + freed, outside["held"] - freed
             plan = _with_less_inside(measured, plan, mark, held, outside)
         within.check(plan, ledger)
         if allowed is not None and options.storage is None:
@@ -169,7 +171,10 @@ def _choose(measured: _Measured, earlier: Earlier | None) -> Plan:
     """Make the plan; where that is a choice, measure first by the clock what steps and transfers cost."""
     planned, values, disk, allowed = measured.planned, measured.values, measured.disk, measured.allowed
     schedule, costs = measured.options.schedule, measured.options.costs
-    plan = None if earlier is None else planned(schedule=earlier.schedule, costs=costs)
+    plan = None
+    if earlier is not None:
+        with suppress(BudgetError):  # with less than it had another one is made
+            plan = planned(schedule=earlier.schedule, costs=costs)
     if plan is not None and not agree(not _fits(plan, measured.available, disk)):
         schedule = plan.schedule
     else:
@@ -206,6 +211,24 @@ def _measure_costs(measured: _Measured, allowed: Budget) -> Costs:
         return measure_sweep(stepper, values, first, sizes, account, plain)
     measured.first, costs = measure_steps(stepper, values, first, sizes, account, allowed, plain)
     return costs
+
+
+def _with_more_paged(measured: _Measured, plan: Plan, outside: dict[str, Any]) -> tuple[Plan, int]:
+    """Return the plan with more on disk of what the code before saved, if it is the faster one; and the bytes freed."""
+    available, costs = measured.available, None if plan.costs == UNKNOWN_COSTS else plan.costs
+    assert available is not None
+    make = partial(measured.disk.choose, measured.steps, measured.sizes, schedule=None, costs=costs, **outside)
+    make = partial(make, open=measured.options.until is not None)
+    forget_table(plan.schedule)  # before those of others are made
+    freed = page_more(
+        measured.stepper.region, plan, measured.disk.left,
+        lambda more, stored: make(memory=available + more, reserve=stored),
+    )  # fmt: skip
+    if freed:
+        measured.available = available + freed
+        found = make(memory=measured.available)
+        plan = found.with_measuring(plan.measuring_steps, plan.measuring_time)
+    return plan, freed
 
 
 def _with_less_inside(measured: _Measured, plan: Plan, mark: Mark, held: int, outside: dict[str, Any]) -> Plan:
@@ -321,13 +344,6 @@ def _check_disk(plan: Plan, disk: DiskPart, allowed: Budget) -> None:
             plan.predicted_peak_bytes,
             least,
         )
-
-
-def _page_before(region: Region) -> None:
-    """Let what was saved before a loop wait on disk, if that is allowed."""
-    outer, limit = region.outer.pager, region.ledger.limit
-    if outer is not None and outer.on_disk and limit is not None and not in_region(current().capture):
-        outer.reserve(limit // 2)
 
 
 def _fits(plan: Plan, available: int | None, disk: DiskPart) -> bool:

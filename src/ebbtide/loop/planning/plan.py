@@ -11,7 +11,7 @@ from ebbtide.agree import agree
 from ebbtide.budget import Budget, format_bytes
 from ebbtide.errors import BudgetError
 from ebbtide.loop.planning.candidates import Bounds, find_candidates, find_least, find_open
-from ebbtide.loop.planning.predict import buffer_of, predict, spare_tier, table_bytes
+from ebbtide.loop.planning.predict import buffer_of, making_bytes, predict, spare_tier, table_bytes
 from ebbtide.loop.planning.sizes import RESERVE_PER_PROFILE, Sizes
 from ebbtide.schedules import Costs, Schedule, StoreAll
 
@@ -199,6 +199,8 @@ def make_plan(
     # What was measured differs from process to process, and the decision must not.
     sizes, memory, disk, costs, kept = _agreed(sizes, memory, disk, costs, kept)
     shared = steps, sizes, costs, memory
+    if schedule is not None and memory is not None:
+        _check_table(schedule, steps, memory - max(sizes.fixed, kept), held + memory)
     asked = None if schedule is None else _planned(schedule, *shared)
     if asked is not None and (memory is None or sizes.fixed <= memory):
         return replace(_buffered(asked, memory), least=held + asked.predicted_peak_bytes)
@@ -294,6 +296,19 @@ def _buffered(plan: Plan, memory: int | None) -> Plan:
     return _planned(plan.schedule, plan.steps, plan.sizes, plan.costs, memory, buffered=True)
 
 
+def _check_table(schedule: Schedule, steps: int, left: int, held: int) -> None:
+    """Raise if the table of a schedule that was asked for cannot be made in the bytes that are *left* of those held."""
+    making = making_bytes(schedule, steps)
+    if making > max(0, left):  # without one the refusal is that of the plan
+        least = held + making - left
+        raise BudgetError(
+            f"{schedule} makes a table for its loop of {steps} steps in {making} bytes ({format_bytes(making)}), and "
+            f"the budget has {max(0, left)} bytes for it. Give at least {least} bytes ({format_bytes(least)}) of "
+            "memory, or another schedule.",
+            least,
+        )
+
+
 def _describe_least(steps: int, sizes: Sizes, memory: int, disk: int, least: int) -> BudgetError:
     return BudgetError(
         f"A time loop of {steps} steps does not fit into {max(0, memory)} bytes ({format_bytes(max(0, memory))}) of "
@@ -304,9 +319,11 @@ def _describe_least(steps: int, sizes: Sizes, memory: int, disk: int, least: int
     )
 
 
-def describe_larger(index: int, sizes: Sizes, allowed: Budget, limit: int, peak: int, others: int) -> BudgetError:
+def describe_larger(
+    index: int, sizes: Sizes, allowed: Budget, limit: int, peak: int, others: int, *, grown: bool
+) -> BudgetError:
     """
-    Return the error for a step that saves more than those before it, and does not fit.
+    Return the error for a step that does not fit, as it saves more than those before it, or beside what is held.
 
     Args:
         index: The step.
@@ -315,11 +332,13 @@ def describe_larger(index: int, sizes: Sizes, allowed: Budget, limit: int, peak:
         limit: Its bytes in the ledger.
         peak: What the ledger would have at most.
         others: What it has for others, beside which there has to be room for the step alone and one restart state.
+        grown: Whether it saves more.
     """
+    reason = "more than the steps before it, and does" if grown else "which beside what the loop holds do"
     least = allowed.memory + max(0, peak - limit, sizes.fixed + sizes.restart + others - limit)
     return BudgetError(
         f"Step {index} of a time loop saves {sizes.saved} bytes and takes {sizes.sweep_beyond} with its cotangents, "
-        f"more than the steps before it, and does not fit into the budget of {allowed}. Give at least {least} "
+        f"{reason} not fit into the budget of {allowed}. Give at least {least} "
         f"bytes ({format_bytes(least)}) of memory.",
         least,
     )

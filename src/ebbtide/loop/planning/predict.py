@@ -21,7 +21,7 @@ from ebbtide.schedules import (
     StoreAll,
 )
 from ebbtide.schedules.hierarchical_table import HierarchicalTable
-from ebbtide.schedules.mixed_table import count_bytes
+from ebbtide.schedules.mixed_table import count_bytes, count_rows
 from ebbtide.schedules.simulate import simulate
 from ebbtide.schedules.splits import MOST_CELLS, MOST_STEPS
 from ebbtide.storage.transfer import LARGE
@@ -192,6 +192,16 @@ def _mixed(schedule: Mixed, steps: int, sizes: Sizes, costs: Costs) -> Predictio
 def table_bytes(schedule: Schedule, steps: int, *, made: bool = False) -> int:
     """Return the bytes of the table that a schedule keeps for a loop, or those while it is *made*."""
     return _count_table(schedule, steps)[made] if isinstance(schedule, (Mixed, Hierarchical)) and steps > 0 else 0
+
+
+def making_bytes(schedule: Schedule, steps: int) -> int:
+    """Return the bytes of memory in which the table of a schedule is made, which is not made to find that."""
+    if isinstance(schedule, Hierarchical):
+        return _count_table(schedule, steps)[1]
+    if not isinstance(schedule, Mixed):
+        return 0
+    rows = count_rows(schedule.most, schedule.restart, schedule.saved)
+    return count_bytes(max(1, min(steps, MOST_STEPS, MOST_CELLS // rows)), rows)[1]
 
 
 def _count_table(schedule: Mixed | Hierarchical, steps: int) -> tuple[int, int]:

@@ -28,12 +28,12 @@ from ebbtide.storage.segment import NAME as SEGMENT
 from ebbtide.storage.system import POSIX, System, open_file, write_fully
 
 # The numbers of errors that say that a directory cannot be made, or what is in it not be written.
-_UNUSABLE = frozenset(
-    {
-        errno.EACCES, errno.EEXIST, errno.ELOOP, errno.ENAMETOOLONG, errno.ENOENT, errno.ENOTDIR, errno.EPERM,
-        errno.EROFS,
-    }
-)  # fmt: skip
+_ADVICE = {
+    errno.EMFILE: "Close files, or raise the limit of open ones (ulimit -n).",
+    errno.ENFILE: "Close files: the system has no more of them.",
+    errno.ENOSPC: "Free space there, or give another one as resume=.",
+    errno.EDQUOT: "Free space there, or give another one as resume=.",
+}
 _VALUE, _KEY = "value of the function", "call/value/0"
 
 
@@ -123,7 +123,7 @@ class ResumeDirectory:
                 error.pid,
             ) from None
         cause = error.__cause__
-        if isinstance(cause, OSError) and error.errno in _UNUSABLE:
+        if isinstance(cause, OSError):
             raise _unusable(self._whole, cause) from cause
 
     def _remove_whole(self) -> None:
@@ -242,6 +242,11 @@ class ResumeDirectory:
         if disk is not None:
             disk.close()
 
+    @property
+    def is_finished(self) -> bool:
+        """Whether nothing is left of it, or will be."""
+        return self._closed or self._finalizer is not None
+
     def finish(self, user: object = None) -> None:
         """
         Remove what the completed run has left, all at once; one warning if it cannot be removed.
@@ -290,8 +295,8 @@ def _unusable(path: Path, cause: OSError) -> StorageError:
     """Return the error for a directory that cannot be made or written."""
     number = unusable_number(cause)
     return make_error(
-        f"Cannot use the directory {path} to resume from: {os.strerror(number)}. Give one that may be written, or made "
-        "in one that exists, as resume=.",
+        f"Cannot use the directory {path} to resume from: {os.strerror(number)}. "
+        f"{_ADVICE.get(number, 'Give one that may be written, or made in one that exists, as resume=.')}",
         number,
     )
 

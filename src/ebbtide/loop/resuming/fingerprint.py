@@ -29,6 +29,7 @@ from ebbtide.loop.values.code import digest_structure, read_code
 from ebbtide.loop.values.generators import pack_generator
 from ebbtide.loop.values.plain_data import digest
 from ebbtide.storage import compute_crc32c, compute_crc32c_of_values
+from ebbtide.storage.failures import make_error
 
 
 def _read_version() -> str:
@@ -143,7 +144,14 @@ def describe_libraries() -> dict[str, str]:
     # Imported here, as it takes 2 ms and only who resumes needs it; asking takes 1 ms.
     from threadpoolctl import ThreadpoolController
 
-    controller = ThreadpoolController()
+    try:
+        controller = ThreadpoolController()
+    except OSError as cause:
+        raise make_error(
+            f"Cannot look up the libraries that a resumed run depends on: {cause}. Where too many files are open, "
+            "close some, or raise the limit (ulimit -n).",
+            cause.errno,
+        ) from cause
     pools = [pool for pool in controller.info() if pool["user_api"] == "blas"]
     # Each of them knows the controller, which would wait for the collector.
     controller.lib_controllers.clear()

@@ -8,9 +8,11 @@ from typing import Any
 
 import numpy as np
 
+from ebbtide.arrays.array_type import ArrayType
 from ebbtide.arrays.containers import map_vectors, unflatten
 from ebbtide.arrays.functions import line_of_function
 from ebbtide.arrays.traced import TracedArray
+from ebbtide.arrays.views import bottom
 from ebbtide.errors import MutationError
 from ebbtide.loop.values.state import CHANGEABLE, checksums_of, owned
 from ebbtide.program.constant import stop_gradient
@@ -66,16 +68,19 @@ def _refuse_undecided(condition: Callable[[Any], Any], found: Any) -> None:
 
 
 def _shown(leaf: Any) -> Any:
+    if type(leaf) is TracedArray:
+        # No derivative comes of where a loop ends, so that a condition may ask for values as in a loop on a tape.
+        value = bottom(leaf.present())
+        leaf = leaf.frozen() if type(value) is ArrayType else value
     if isinstance(leaf, np.ndarray):
         view = leaf.view()
         view.flags.writeable = False
         return view
-    if type(leaf) is TracedArray:
-        return leaf.frozen()
     return owned(leaf) if isinstance(leaf, CHANGEABLE) else leaf
 
 
 def _is_changed(leaf: Any, copy: Any) -> bool:
+    leaf = bottom(leaf.present()) if type(leaf) is TracedArray and type(copy) is not TracedArray else leaf
     if type(leaf) is TracedArray:
         return copy.present()._value is not leaf._value or copy._node is not leaf._node
     return leaf is not copy and not isinstance(leaf, np.ndarray) and checksums_of([leaf]) != checksums_of([copy])

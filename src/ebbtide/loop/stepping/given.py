@@ -13,9 +13,11 @@ from typing import Any, final
 
 import numpy as np
 
-from ebbtide.arrays.array_type import ArrayType
+from ebbtide.arrays.array_type import ArrayType, type_of
+from ebbtide.arrays.constants import PYTHON_NUMBERS
 from ebbtide.arrays.containers import flatten, unflatten
 from ebbtide.arrays.context import current, entered
+from ebbtide.arrays.functions import line_of_function
 from ebbtide.arrays.location import user_line
 from ebbtide.arrays.primitive import Primitive
 from ebbtide.arrays.reach import arrays_of, bound_now
@@ -197,6 +199,21 @@ class LoopCall(Call):
             found = self.timeloop(
                 bound(self.step), unflatten(self.structure, state), self.steps, inputs=given, **options
             )
-        if not self.options.outputs:
-            return flatten(found)[0]
-        return flatten(found[0])[0] + flatten(found[1])[0]
+        after, outputs = (found[0], flatten(found[1])[0]) if self.options.outputs else (found, [])
+        pairs = zip(flatten(after)[0], self.kinds, strict=False)
+        return [self._as_traced(leaf, kind) for leaf, kind in pairs] + outputs
+
+    def _as_traced(self, leaf: Any, kind: ArrayType) -> Any:
+        """Return a leaf of the final state with the dtype that the program is made for; a number may have another."""
+        found = leaf.dtype if isinstance(leaf, (TracedArray, np.ndarray, np.generic)) else None
+        found = type_of(leaf).dtype if type(leaf) in PYTHON_NUMBERS else found
+        if found is None or found == kind.dtype:
+            return leaf
+        if type(leaf) is not TracedArray and np.can_cast(found, kind.dtype):
+            return kind.dtype.type(leaf)[()]
+        raise TraceError(
+            f"A time loop in a traced function ended with {found} for a number of its state that was of {kind.dtype} "
+            f"after the first step (the step is at {line_of_function(self.step)}), and the program is made for that. "
+            f"Give the initial state np.{np.result_type(found, kind.dtype).type.__name__}(x), and return it from each "
+            "step, or put jit around the step instead of the loop."
+        )

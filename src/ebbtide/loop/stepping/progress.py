@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from types import TracebackType
 from typing import Any, Self, final
 
 from ebbtide.machine import Heap
+
+# What writing to a terminal that is closed or gone raises, which is no reason to lose a gradient.
+_GONE = (OSError, ValueError, AttributeError)
 
 
 @final
@@ -36,19 +39,24 @@ class Bar:
         if self._shown:
             from tqdm import tqdm
 
-            self._bar = tqdm(total=self._total, desc=self._label, unit="step", mininterval=0.2)
+            with suppress(*_GONE):
+                self._bar = tqdm(total=self._total, desc=self._label, unit="step", mininterval=0.2)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if self._bar is not None:
-            self._bar.close()
+            with suppress(*_GONE):
+                self._bar.close()
 
     def advance(self) -> None:
         """Count one step."""
         if self._bar is not None:
-            self._bar.update()
+            try:
+                self._bar.update()
+            except _GONE:
+                self._bar.disable, self._bar = True, None
 
 
 @final

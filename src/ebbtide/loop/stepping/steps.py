@@ -11,7 +11,7 @@ from typing import Any, final
 
 import numpy as np
 
-from ebbtide.arrays.array_type import type_of
+from ebbtide.arrays.array_type import ArrayType, type_of
 from ebbtide.arrays.constants import PYTHON_NUMBERS
 from ebbtide.arrays.containers import flatten, is_array, objects_in, unflatten
 from ebbtide.arrays.context import current, value_trace
@@ -310,10 +310,10 @@ class Stepper:
             nodes, after = _taken(tape, leaves)
             output_nodes, emitted = _taken(tape, output) if output else ([], [])
         tape.close()
-        for k, (kind, point) in enumerate(before):
-            check_type(self.step, self.structure, index, k, kind, after[k])
-            if point is not None:
-                after[k] = alike(point, after[k])
+        for k, old in enumerate(before):
+            check_type(self.step, self.structure, index, k, old, after[k])
+            if type(old) is not ArrayType:
+                after[k] = alike(old, after[k])
         readings = self.inputs.readings
         read = 0 if readings is None else readings.latest
         after = after if self.below is None else self._as_begun(after)
@@ -344,15 +344,12 @@ def _entering(tape: Tape, leaves: list[Any]) -> tuple[list[Any], list[Node | Non
     return entering, nodes
 
 
-def _kinds(leaves: list[Any], nodes: list[Node | None]) -> list[tuple[Any, Any]]:
-    """Return for each leaf its type, or the leaf itself if it is no array; and the leaf again if it has no axes."""
-    found: list[tuple[Any, Any]] = []
-    for leaf, node in zip(leaves, nodes, strict=True):
-        kind = leaf if node is None else node.type
-        if node is None and isinstance(leaf, (np.ndarray, TracedArray)):
-            kind = type_of(leaf)
-        found.append((kind, None if getattr(kind, "shape", ()) else leaf))
-    return found
+def _kinds(leaves: list[Any], nodes: list[Node | None]) -> list[Any]:
+    """Return for each leaf its type, or the leaf itself if it has no axes or is no array."""
+    pairs = zip(leaves, nodes, strict=True)
+    kinds = [leaf if node is None else node.type for leaf, node in pairs]
+    kinds = [type_of(kind) if isinstance(kind, (np.ndarray, TracedArray)) else kind for kind in kinds]
+    return [kind if getattr(kind, "shape", ()) else leaf for kind, leaf in zip(kinds, leaves, strict=True)]
 
 
 def _taken(tape: Tape, leaves: list[Any]) -> tuple[list[Node | None], list[Any]]:
