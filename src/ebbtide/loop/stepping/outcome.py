@@ -98,6 +98,8 @@ def _run_first(
             with suppress(TraceError):  # it may ask for values: all that is wanted here is which arrays it uses
                 options.until(unflatten(structure, [s.copy() if type(s) is TracedArray else s for s in state]))
         after, output = stepper.call(0, state, row, x_structure)
+        for leaf in after:
+            owned(leaf)  # what is no array and no number is refused
         check_types(step, structure, 0, leaves, after)
         return after + output
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sized
+from contextlib import suppress
 from itertools import islice
 from typing import Any
 
@@ -113,9 +114,10 @@ def check_length(steps: Any, until: Any, max_steps: Any) -> int:
 def count_inputs(inputs: Any) -> int:
     """Return the number of inputs; some arrays in files have a shape and no length."""
     shape: Any = getattr(inputs, "shape", None)
-    if isinstance(inputs, Sized) and shape != ():
-        return len(inputs)
-    if not shape:
+    with suppress(TypeError):  # a sparse array has a length that it does not tell
+        if isinstance(inputs, Sized) and shape != ():
+            return len(inputs)
+    if not shape or hasattr(inputs, "nnz"):
         kind = f"{type(inputs).__name__}{' without axes' if shape == () else ''}"
         raise TypeError(f"inputs= is a {kind}. Give a sequence with a length or shape, or a function of the step.")
     return int(shape[0])

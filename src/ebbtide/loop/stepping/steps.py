@@ -308,7 +308,7 @@ class Stepper:
             leaves, output = self.call(index, traced, x, structure)
             del traced, x
             nodes, after = _taken(tape, leaves)
-            output_nodes, emitted = _taken(tape, output) if output else ([], [])
+            output_nodes, emitted = _taken(tape, output, "the output") if output else ([], [])
         tape.close()
         for k, old in enumerate(before):
             check_type(self.step, self.structure, index, k, old, after[k])
@@ -352,7 +352,7 @@ def _kinds(leaves: list[Any], nodes: list[Node | None]) -> list[Any]:
     return [kind if getattr(kind, "shape", ()) else leaf for kind, leaf in zip(kinds, leaves, strict=True)]
 
 
-def _taken(tape: Tape, leaves: list[Any]) -> tuple[list[Node | None], list[Any]]:
+def _taken(tape: Tape, leaves: list[Any], place: str = "the state") -> tuple[list[Node | None], list[Any]]:
     """Return nodes and values of what a taped step returned, in memory that nobody else writes."""
     nodes: list[Node | None] = []
     values: list[Any] = []
@@ -367,5 +367,5 @@ def _taken(tape: Tape, leaves: list[Any]) -> tuple[list[Node | None], list[Any]]
             values.append(settled(inside._value, taken) if fresh else owned(inside._value))
         else:
             nodes.append(None)
-            values.append(owned(inside))
+            values.append(owned(inside, place))
     return nodes, values
