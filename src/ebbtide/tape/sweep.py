@@ -60,7 +60,7 @@ def sweep(
     # The list is emptied, and no local name is left, so that a seed dies when the sweep has used it.
     seeds.reverse()
     while seeds:
-        _seed(watch, slots, heap, *seeds.pop())
+        _add(watch, slots, heap, *seeds.pop())
     done: dict[int, Accumulator] = {}
     required = required_nodes(tape, heap, retain=retain)
     alone = not required
@@ -95,19 +95,6 @@ def sweep(
         for slot in done.values():
             watch.drop(slot.value)
     return [(None, False) if slot is None else (slot.value, slot.owned) for slot in found]
-
-
-def _seed(watch: Any, slots: dict[int, Accumulator], heap: list[int], node: Node, g: Any, owned: bool) -> None:
-    """Start the sweep at an output; an output that is given twice gets both cotangents."""
-    slot = slots.get(node.number)
-    if slot is not None:
-        before = slot.value
-        slot.add(g, owned)
-        if watch is not None and slot.value is not before:
-            watch.take(slot.value)
-            watch.drop(before)
-    else:
-        _insert(watch, slots, heap, node, g, owned)
 
 
 def _pull_small(tape: Tape, slot: Accumulator, slots: dict[int, Accumulator], heap: list[int]) -> Accumulator:
@@ -238,7 +225,7 @@ def _pull_all(tape: Tape, slot: Accumulator, slots: dict[int, Accumulator], heap
                 if running is not None:
                     _replace(watch, running, result)
                 else:
-                    _insert(watch, slots, heap, parent, result, True)
+                    _add(watch, slots, heap, parent, result, True)
             elif running is not None and pull.accumulate is not None and kind.nbytes > BLOCK:
                 result = _accumulated(watch, pull, g, params, values, running)
         if result is None:
@@ -248,15 +235,7 @@ def _pull_all(tape: Tape, slot: Accumulator, slots: dict[int, Accumulator], heap
                 result = _checked(result, node, parent)
             fresh = consume is not None or pull.result is FRESH or _ownership(pull, result, g, exclusive)
             shared = shared or not fresh
-            if running is None:
-                _insert(watch, slots, heap, parent, result, fresh)
-            else:
-                before = running.value
-                running.add(result, fresh)
-                if watch is not None and running.value is not before:
-                    watch.take(running.value)
-                    watch.drop(before)
-                del before
+            _add(watch, slots, heap, parent, result, fresh)
         del values, result, running
         for s in releases:
             saved[s] = None
@@ -276,14 +255,20 @@ def _any_traced(values: list[Any]) -> bool:
     return any(type(value) is TracedArray for value in values)
 
 
-def _insert(
-    watch: Any, slots: dict[int, Accumulator], heap: list[int], parent: Node, value: Any, owned: bool
-) -> None:
-    """Start the running cotangent of a node."""
-    slots[parent.number] = Accumulator(parent, value, owned)
-    heappush(heap, -parent.number)
-    if watch is not None:
-        watch.take(value)
+def _add(watch: Any, slots: dict[int, Accumulator], heap: list[int], node: Node, value: Any, owned: bool) -> None:
+    """Add a contribution to the running cotangent of a node, or start it: that of an operand, or an output's own."""
+    running = slots.get(node.number)
+    if running is None:
+        slots[node.number] = Accumulator(node, value, owned)
+        heappush(heap, -node.number)
+        if watch is not None:
+            watch.take(value)
+        return
+    before = running.value
+    running.add(value, owned)
+    if watch is not None and running.value is not before:
+        watch.take(running.value)
+        watch.drop(before)
 
 
 def _replace(watch: Any, running: Accumulator, value: Any) -> None:
@@ -338,15 +323,5 @@ def _pull_joint(tape: Tape, slot: Accumulator, slots: dict[int, Accumulator], he
     watch = tape.pager
     for position, value, owned in node.signature.pull(cotangents, node, retain):
         parent = parents[position]
-        running = slots.get(parent.number)
-        value = _checked(value, node, parent)  # noqa: PLW2901 - cast to the operand's type
-        if running is None:
-            _insert(watch, slots, heap, parent, value, owned)
-        else:
-            before = running.value
-            running.add(value, owned)
-            if watch is not None and running.value is not before:
-                watch.take(running.value)
-                watch.drop(before)
-            del before  # or it would live while the rule makes the next one
-
+        # No name is left for what was replaced, or it would live while the rule makes the next one.
+        _add(watch, slots, heap, parent, _checked(value, node, parent), owned)
