@@ -40,6 +40,7 @@ class Bounds:
         costs: What steps and transfers cost.
         timed: Whether the costs are measured seconds.
         making: Bytes of memory in which a table may be made, which are fewer where a running loop holds snapshots.
+        open: Whether the length is not known, and *steps* is its upper bound.
     """
 
     steps: int
@@ -49,6 +50,7 @@ class Bounds:
     costs: Costs
     timed: bool
     making: int
+    open: bool
 
     @property
     def work(self) -> int:
@@ -85,7 +87,7 @@ def find_candidates(bounds: Bounds) -> Iterator[tuple[Schedule, bool]]:
     if bounds.available < 0:
         return
     # Its transfers are made in line; the planner gives it buffers if there is room for them.
-    hierarchical = _find_hierarchical(bounds)
+    hierarchical = None if bounds.open else _find_hierarchical(bounds)
     if hierarchical is not None:
         yield hierarchical, False
         forget_table(hierarchical)
@@ -93,6 +95,9 @@ def find_candidates(bounds: Bounds) -> Iterator[tuple[Schedule, bool]]:
     for buffered in (False, True):
         yield from ((schedule, buffered) for schedule in _find_on_disk(bounds, buffered=buffered))
     snapshots = min(count_fitting(bounds.available, bounds.sizes.restart), bounds.steps)
+    if bounds.open:
+        yield from [(Online(snapshots), False)] if snapshots > 0 else []
+        return
     if bounds.steps == 1 or snapshots > 0:
         yield Revolve(max(1, snapshots)), False
     mixed = _find_mixed(bounds)
@@ -106,13 +111,12 @@ def forget_table(schedule: Schedule) -> None:
         schedule._tables.clear()
 
 
-def find_least(bounds: Bounds, *, open_end: bool) -> int:
+def find_least(bounds: Bounds) -> int:
     """
     Return the least number of bytes of memory beside `Sizes.fixed` for which there is a candidate.
 
     Args:
         bounds: What the plan is made for; the bytes of memory are not looked at.
-        open_end: Whether the length is not known.
     """
     steps, sizes = bounds.steps, bounds.sizes
     others = max(0, steps - 1)
@@ -123,29 +127,10 @@ def find_least(bounds: Bounds, *, open_end: bool) -> int:
             least = min(least, others * sizes.left_behind + sizes.listed + tuples)
         if others * sizes.stored <= bounds.disk:
             least = min(least, others * sizes.listed + tuples)
-    slots = 0 if open_end else _count_slots(bounds)
+    slots = 0 if bounds.open else _count_slots(bounds)
     if slots and others:
         least = min(least, _least_of_slots(bounds, slots))
     return least
-
-
-def find_open(bounds: Bounds) -> Iterator[tuple[Schedule, bool]]:
-    """
-    Yield the schedules that fit, for a loop whose length is not known.
-
-    Args:
-        bounds: What the plan is made for, with the upper bound of the length.
-
-    Yields:
-        As of `find_candidates`.
-    """
-    if bounds.available < 0:
-        return
-    for buffered in (False, True):
-        yield from ((schedule, buffered) for schedule in _find_on_disk(bounds, buffered=buffered))
-    snapshots = min(count_fitting(bounds.available, bounds.sizes.restart), bounds.steps)
-    if snapshots > 0:
-        yield Online(snapshots), False
 
 
 # Restart states and saved values in memory.
@@ -266,15 +251,12 @@ def _count_slots(bounds: Bounds) -> int:
     Whatever the budgets, so that more of them never means more table and fewer slots in memory. Making it takes no
     more bytes than a state and a sweep.
     """
-    return min(bounds.rows // 2, _most_slots(bounds)) if bounds.disk >= bounds.sizes.stored else 0
-
-
-def _most_slots(bounds: Bounds) -> int:
-    """The most slots on disk with a table, if there is time for one."""
     sizes, steps = bounds.sizes, bounds.steps
+    if bounds.disk < sizes.stored:
+        return 0
     (_, making), (_, making_more) = count_bytes(steps, 0), count_bytes(steps, 1)
     by_bytes = (sizes.state + sizes.sweep_beyond - making) // (making_more - making)
-    return max(0, min(by_bytes, _MOST_SLOTS, steps - 1))
+    return max(0, min(bounds.rows // 2, by_bytes, _MOST_SLOTS, steps - 1))
 
 
 def _find_hierarchical(bounds: Bounds) -> Hierarchical | None:

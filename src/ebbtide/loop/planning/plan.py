@@ -10,7 +10,7 @@ from typing import final
 from ebbtide.agree import agree
 from ebbtide.budget import Budget, format_bytes
 from ebbtide.errors import BudgetError
-from ebbtide.loop.planning.candidates import Bounds, find_candidates, find_least, find_open
+from ebbtide.loop.planning.candidates import Bounds, find_candidates, find_least
 from ebbtide.loop.planning.predict import buffer_of, making_bytes, predict, spare_tier, table_bytes
 from ebbtide.loop.planning.sizes import RESERVE_PER_PROFILE, Sizes
 from ebbtide.schedules import Costs, Schedule, StoreAll
@@ -208,15 +208,14 @@ def make_plan(
     if memory is None:
         return everything
     making = memory - max(sizes.fixed, kept)
-    bounds = Bounds(max(1, steps), sizes, memory - sizes.fixed, disk, costs, timed, making)
-    fewest = min(everything.predicted_peak_bytes - sizes.fixed, find_least(bounds, open_end=open))
+    bounds = Bounds(max(1, steps), sizes, memory - sizes.fixed, disk, costs, timed, making, open)
+    fewest = min(everything.predicted_peak_bytes - sizes.fixed, find_least(bounds))
     least = held + sizes.fixed + fewest
     if asked is not None and not open:
         least = held + asked.predicted_peak_bytes  # with less it may run, or be refused later
     if everything.predicted_peak_bytes <= memory:
         return replace(everything, least=least, fewest=fewest)
-    found = find_open(bounds) if open else find_candidates(bounds)
-    best, made = _find_best(found, *shared)
+    best, made = _find_best(find_candidates(bounds), *shared)
     if best is None:
         raise _describe_least(steps, sizes, memory, disk, least if least > limit else limit + least - held - memory)
     plan = _buffered(best, memory)
