@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ebbtide.schedules.actions import Action, copy, delete, move, run
-from ebbtide.schedules.continuing import describe_loss
+from ebbtide.schedules.continuing import Roomy, describe_loss
 from ebbtide.schedules.position import Position
 from ebbtide.schedules.revolve import find_least, run_to_next
 
@@ -35,13 +35,13 @@ def block_action(position: Position, memory: int) -> Action:
     return move(latest) if latest == end - 1 else copy(latest)
 
 
-def make_way_back(position: Position, tier: str | None) -> Action | None:
+def make_way_back(position: Position, schedule: Roomy) -> Action | None:
     """
     Return the action that stores the initial state where it is only in hand and other snapshots are there.
 
     Args:
         position: Where the loop stands.
-        tier: Where there is room for that state, None if nowhere.
+        schedule: Who asks, and says where there is room for that state.
 
     Returns:
         The action, None if there is nothing to be done.
@@ -56,4 +56,5 @@ def make_way_back(position: Position, tier: str | None) -> Action | None:
         raise describe_loss(position)
     if not snapshots or position.end == 1:
         return None
+    tier = schedule.find_room(position)
     return delete(snapshots[-1].step) if tier is None else run(0, 1, snapshot=True, tier=tier)

@@ -106,10 +106,9 @@ class Hierarchical(Schedule):
             surplus = self._find_surplus(position)
             if surplus is not None:
                 return delete(surplus)
-        if not snapshots or snapshots[0].step > 0:
-            way_back = make_way_back(position, self.find_room(position))
-            if way_back is not None:
-                return way_back
+        way_back = make_way_back(position, self)
+        if way_back is not None:
+            return way_back
         if snapshots and snapshots[-1].tier == "memory":
             return block_action(position, self.memory)
         free = max(0, self.disk - on_disk)

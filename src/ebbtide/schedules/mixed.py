@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import inf
 from typing import final
@@ -219,7 +218,7 @@ class Mixed(Schedule):
             if action is not None:
                 return action
         if state is None or state >= end or state < top.step:
-            latest = _latest_restart(snapshots)
+            latest = next((kept for kept in reversed(snapshots) if kept.kind == "restart"), None)
             if latest is not None and (state is None or state >= end or state < latest.step):
                 return self._load(position, latest, free)
             if state is None or state >= end:
@@ -389,11 +388,3 @@ class Mixed(Schedule):
         if not tables or tables[0].steps < steps:
             tables[:] = [MixedTable(steps, self.most, self.restart, self.saved)]
         return tables[0]
-
-
-def _latest_restart(snapshots: Sequence[Snapshot]) -> Snapshot | None:
-    """The last snapshot that holds a restart state; all lie below the end."""
-    for kept in reversed(snapshots):
-        if kept.kind == "restart":
-            return kept
-    return None

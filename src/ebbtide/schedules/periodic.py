@@ -128,10 +128,9 @@ class Periodic(Schedule):
     def choose(self, position: Position) -> Action:
         """See `RestartSchedule.choose`."""
         snapshots, end, state = position.snapshots, position.end, position.state
-        if not snapshots or snapshots[0].step > 0:
-            way_back = make_way_back(position, self.find_room(position))
-            if way_back is not None:
-                return way_back
+        way_back = make_way_back(position, self)
+        if way_back is not None:
+            return way_back
         if snapshots and snapshots[-1].tier == "memory":
             return block_action(position, self.snapshots)
         latest = snapshots[-1].step if snapshots else None

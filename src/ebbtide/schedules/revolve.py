@@ -29,11 +29,6 @@ def count_reach(snapshots: int, repetitions: int) -> int:
     return comb(snapshots + repetitions, snapshots) if repetitions >= 0 else 0
 
 
-def find_repetitions(steps: int, snapshots: int) -> int:
-    """The least number of repetitions whose reach is at least `steps`."""
-    return _find_reach(steps, snapshots)[0]
-
-
 def _find_reach(steps: int, snapshots: int) -> tuple[int, int]:
     """The least number of repetitions whose reach is at least `steps`, and that reach."""
     reach, few = 1, 0
@@ -395,4 +390,4 @@ class Revolve(Schedule):
         slots = self.snapshots - count
         # The state in hand takes the first of the free slots; without one the rest is run from the last snapshot.
         rest, slots = (end - state, slots) if slots > 0 else (end - position.snapshots[-1].step, 1)
-        return find_repetitions(rest, slots) > find_repetitions(end, min(self.snapshots, end))
+        return _find_reach(rest, slots)[0] > _find_reach(end, min(self.snapshots, end))[0]
