@@ -55,7 +55,6 @@ class Plan:
         predicted_disk_bytes: The peak of disk.
         predicted_time: The time of all steps and transfers, in the unit of the costs.
         buffer: Bytes of the buffers for disk; 0 without disk, or if they do not fit.
-        on_disk: Whether there are snapshots on disk.
         measuring_steps: Forward steps that were run to be measured, which are part of the prediction.
         measuring_time: What measuring took beyond the first step, a part of the predicted time.
         least: The bytes in the ledger, those of calls around included, without which there would be no plan.
@@ -74,7 +73,6 @@ class Plan:
     predicted_disk_bytes: int
     predicted_time: float
     buffer: int = 0
-    on_disk: bool = False
     measuring_steps: int = 0
     measuring_time: float = 0.0
     least: int = 0
@@ -90,6 +88,11 @@ class Plan:
     def saved_bytes(self) -> int:
         """Bytes that one step saves."""
         return self.sizes.saved
+
+    @property
+    def on_disk(self) -> bool:
+        """Whether there are snapshots on disk."""
+        return self.predicted_disk_bytes > 0
 
     @property
     def has_costs(self) -> bool:
@@ -281,7 +284,6 @@ def _planned(
         predicted_disk_bytes=taken.disk,
         predicted_time=taken.time,
         buffer=taken.buffer,
-        on_disk=taken.on_disk,
     )
 
 

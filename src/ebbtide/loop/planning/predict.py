@@ -40,19 +40,17 @@ class Prediction:
         forward: Forward steps, taped ones included.
         snapshots: The largest number of snapshots at the same time, or a bound of it.
         memory: Bytes of memory beside those that every schedule takes, `Sizes.fixed`.
-        disk: Bytes of disk.
         time: The time of steps and transfers, in the unit of the costs.
+        disk: Bytes of disk.
         buffer: Bytes of buffers, which are part of *memory*.
-        on_disk: Whether there are snapshots on disk.
     """
 
     forward: int
     snapshots: int
     memory: int
-    disk: int
     time: float
-    buffer: int
-    on_disk: bool
+    disk: int = 0
+    buffer: int = 0
 
 
 @final
@@ -91,7 +89,7 @@ def predict(schedule: Schedule, steps: int, sizes: Sizes, costs: Costs, *, buffe
         memory = snapshots * sizes.restart + count_tuples(snapshots, forward)
         reversals = 0 if isinstance(schedule, NoReverse) else steps
         time = _time(costs, reversals, forward)
-        return _in_memory(forward, snapshots, memory, time)
+        return Prediction(forward=forward, snapshots=snapshots, memory=memory, time=time)
     if isinstance(schedule, Mixed):
         return _mixed(schedule, steps, sizes, costs)
     if isinstance(schedule, Periodic):
@@ -144,14 +142,11 @@ def _time(costs: Costs, steps: int, forward: int, writes: int = 0, reads: int = 
     return costs.time(forward=forward, reverse=steps, writes=writes, reads=reads)
 
 
-def _in_memory(forward: int, snapshots: int, memory: int, time: float) -> Prediction:
-    return Prediction(forward=forward, snapshots=snapshots, memory=memory, disk=0, time=time, buffer=0, on_disk=False)
-
-
 def _store_all(schedule: StoreAll, steps: int, sizes: Sizes, costs: Costs, *, buffered: bool) -> Prediction:
     others = max(0, steps - 1)
     if schedule.tier == "memory":
-        return _in_memory(steps, 0, others * sizes.taped_beside, _time(costs, steps, steps))
+        held, time = others * sizes.taped_beside, _time(costs, steps, steps)
+        return Prediction(forward=steps, snapshots=0, memory=held, time=time)
     buffer, spare = buffer_of(sizes, saved=True) if buffered and others else 0, min(1, others)
     # The costs are those of a restart state.
     size = sizes.stored_saved / max(1, sizes.stored)
@@ -172,7 +167,6 @@ def _store_all(schedule: StoreAll, steps: int, sizes: Sizes, costs: Costs, *, bu
         disk=others * sizes.stored_saved + spare * sizes.stored,
         time=time,
         buffer=buffer,
-        on_disk=others > 0,
     )
 
 
@@ -186,7 +180,7 @@ def _mixed(schedule: Mixed, steps: int, sizes: Sizes, costs: Costs) -> Predictio
     snapshots = min(max(0, steps - 1), schedule.most // min(schedule.restart, schedule.saved))
     table, making = _count_table(schedule, steps)
     memory = max(held + table + count_tuples(snapshots, forward), making)
-    return _in_memory(forward, snapshots, memory, _time(costs, steps, forward))
+    return Prediction(forward=forward, snapshots=snapshots, memory=memory, time=_time(costs, steps, forward))
 
 
 def table_bytes(schedule: Schedule, steps: int, *, made: bool = False) -> int:
@@ -230,7 +224,6 @@ def _periodic(schedule: Periodic, steps: int, sizes: Sizes, costs: Costs, *, buf
         disk=on_disk * sizes.stored,
         time=time,
         buffer=buffer,
-        on_disk=on_disk > 0,
     )
 
 
@@ -247,7 +240,6 @@ def _hierarchical(schedule: Hierarchical, steps: int, sizes: Sizes, costs: Costs
         disk=counts.disk * sizes.stored,
         time=_time(costs, steps, counts.forward, counts.writes, counts.reads),
         buffer=buffer,
-        on_disk=counts.disk > 0,
     )
 
 
@@ -269,7 +261,6 @@ def _followed(schedule: Schedule, steps: int, sizes: Sizes, costs: Costs, *, buf
         disk=disk,
         time=_time(costs, steps, found.forward_steps, found.disk_writes, found.disk_reads),
         buffer=buffer,
-        on_disk=found.disk_writes > 0,
     )
 
 
