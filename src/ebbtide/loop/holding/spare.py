@@ -7,7 +7,8 @@ from typing import Any, final
 from ebbtide.agree import is_alone
 from ebbtide.loop.holding import ahead, held
 from ebbtide.loop.planning.predict import spare_tier
-from ebbtide.schedules import Forward, Mixed, Reverse, Snapshot
+from ebbtide.loop.planning.sizes import Sizes
+from ebbtide.schedules import Forward, Mixed, Position, Reverse, Snapshot
 
 # A loop goes back to its initial state so often, before it gives that up for what its steps save.
 _RETURNS = 16
@@ -61,11 +62,8 @@ class Spare:
             return False
         if spare_tier(schedule, position.steps) is not None:
             return False  # it is planned
-        free = schedule.free(position)
-        if isinstance(action, Forward) and (action.save or action.kind == "saved"):
-            beside = 0 if sizes.idle >= sizes.restart else schedule.restart
-            return free < beside + (schedule.saved if action.snapshot else 0)
-        return isinstance(action, Reverse) and free < schedule.restart
+        saves = isinstance(action, Forward) and (action.save or action.kind == "saved")
+        return (saves or isinstance(action, Reverse)) and is_in_the_way(schedule, sizes, position, action)
 
     def drop(self, rule: Any) -> None:
         """Give it up."""
@@ -88,3 +86,11 @@ class Spare:
         rule.room.forget(rule, range(*after.saved or (0, 0)))
         rule.position, self.is_there, self.went_back = after, False, True
         return True
+
+
+def is_in_the_way(schedule: Mixed, sizes: Sizes, position: Position, action: Forward | Reverse) -> bool:
+    """Return whether an initial state beside snapshots has bytes of a step that runs on a tape, or is swept."""
+    free = schedule.free(position)
+    if isinstance(action, Reverse):
+        return free < schedule.restart
+    return free < schedule.saved * action.snapshot + (0 if sizes.idle >= sizes.restart else schedule.restart)

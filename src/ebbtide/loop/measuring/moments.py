@@ -9,6 +9,7 @@ from typing import Any, final
 
 from ebbtide.arrays.primitive import Signature
 from ebbtide.loop.holding import ahead
+from ebbtide.loop.holding.spare import is_in_the_way
 from ebbtide.loop.planning.plan import Plan
 from ebbtide.loop.planning.predict import spare_tier
 from ebbtide.loop.stepping.steps import TapedStep
@@ -134,7 +135,7 @@ class Moments:
         held = counted - position.forward_ended * self.gone  # which is in no ledger
         waiting = sizes.state + sizes.gradients if position.forward_ended else 0
         if isinstance(action, Forward) and (action.save or action.kind == "saved"):
-            course.spare = course.spare and (course.stays or not self._is_in_the_way(position, action.snapshot))
+            course.spare = course.spare and (course.stays or not is_in_the_way(schedule, sizes, position, action))
             course.spare = course.spare and not self._is_given_up(position, counted + waiting)
             taped = self.traced - self._less(action.start, course)
             taped = taped if self.inside is None else self.inside.tape(self, course, action, counted + waiting)
@@ -144,7 +145,7 @@ class Moments:
             plain = self.plain - self._less(0 if action.start == 0 else -1, course)
             now = held + waiting + kept + sizes.state + max(plain, 2 * self.moved)  # and the loop's copy
         elif isinstance(action, Reverse):
-            course.spare = course.spare and (course.stays or schedule.free(position) >= schedule.restart)
+            course.spare = course.spare and (course.stays or not is_in_the_way(schedule, sizes, position, action))
             between = self.between
             if position.saved is not None:  # its own is in the sweep
                 own = self._taped_beside(position.end - 1, course)
@@ -212,12 +213,6 @@ class Moments:
             return self._size_of(Snapshot(action.start, action.kind, action.tier), course) if action.snapshot else 0
         is_less = isinstance(action, (Move, Delete))
         return -self._size_of(ahead.stored(course.position, action.step), course) if is_less else 0
-
-    def _is_in_the_way(self, position: Position, snapshot: bool) -> bool:
-        """Return whether the initial state that stays beside snapshots has bytes of a step that runs on a tape."""
-        schedule: Any = self.plan.schedule
-        idle = self.plan.sizes.idle >= self.plan.sizes.restart
-        return schedule.free(position) < schedule.saved * snapshot + (0 if idle else schedule.restart)
 
     def _is_given_up(self, position: Position, held: int) -> bool:
         """Return whether an operation of a taped step has the initial state given up that stays beside snapshots."""
