@@ -12,7 +12,7 @@ from ebbtide.loop.holding.share import count_spare
 from ebbtide.loop.measuring.moments import MOST_STEPS
 from ebbtide.loop.planning.plan import Plan, make_plan
 from ebbtide.loop.planning.predict import spare_tier
-from ebbtide.schedules import Forward, Position, Reverse, Revolve, Snapshot
+from ebbtide.schedules import Forward, Position, Reverse, Revolve
 
 
 @final
@@ -72,7 +72,7 @@ class Inside:
         while (action := schedule.next_action(position)) is not None:
             if isinstance(action, Reverse):
                 assert position.saved is not None
-                held = spare + sum([_size_of(kept, plan) for kept in position.snapshots])
+                held = spare + sum([plan.sizes.of(kept) for kept in position.snapshots])
                 for below in range(action.stop - position.saved[0], action.start - position.saved[0]):
                     room = max(0, available - plan.sizes.fixed - held - below * plan.sizes.taped_beside)
                     if room not in rooms:
@@ -100,10 +100,3 @@ def _forward_steps(plan: Plan, room: int) -> int:
         return make_plan(plan.steps, plan.sizes, **options).predicted_steps_forward
     except BudgetError:
         return Revolve(1).forward_steps(plan.steps)
-
-
-def _size_of(kept: Snapshot, plan: Plan) -> int:
-    sizes = plan.sizes
-    if kept.tier == "disk":
-        return sizes.listed if kept.kind == "restart" else sizes.left_behind
-    return sizes.restart if kept.kind == "restart" else sizes.taped_beside

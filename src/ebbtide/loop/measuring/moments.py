@@ -174,10 +174,8 @@ class Moments:
         return min(course.buffer, (course.position.on_disk + 1) * max(sizes.stored, sizes.stored_saved))
 
     def _size_of(self, kept: Snapshot, course: Course) -> int:
-        sizes = self.plan.sizes
-        if kept.tier == "memory":
-            return sizes.restart if kept.kind == "restart" else self._taped_beside(kept.step, course)
-        return sizes.listed if kept.kind == "restart" else sizes.left_behind
+        is_taped = (kept.kind, kept.tier) == ("saved", "memory")
+        return self._taped_beside(kept.step, course) if is_taped else self.plan.sizes.of(kept)
 
     def _taped_beside(self, step: int, course: Course) -> int:
         """Return the bytes of what a step saved, with what loops in it hold."""

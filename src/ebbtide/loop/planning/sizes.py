@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import final
 
 from ebbtide.loop.values.state import NUMBER_BYTES
+from ebbtide.schedules import Snapshot
 from ebbtide.storage.extents import round_up
 
 # What the interpreter takes beside arrays, as tracemalloc sees it (measured on loops of one number): 20 KiB for a
@@ -227,6 +228,12 @@ class Sizes:
     def left_behind(self) -> int:
         """Bytes of memory of a step whose saved values are on disk."""
         return self.taped + LEFT_BEHIND - (0 if self.nodes is None else self.saved - self.nodes)
+
+    def of(self, kept: Snapshot) -> int:
+        """Return the bytes of memory of a snapshot beside others."""
+        if kept.tier == "memory":
+            return self.restart if kept.kind == "restart" else self.taped_beside
+        return self.listed if kept.kind == "restart" else self.left_behind
 
     @property
     def stored_saved(self) -> int:
