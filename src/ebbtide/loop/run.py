@@ -227,7 +227,7 @@ class LoopRule(JointRule):
         index = action.start
         if first is not None:
             record, self.state, output = first.take()
-            self.bypass.statics.update({key: met for key, (_, met) in record.tape.statics.items()})
+            self.bypass.note(record.tape)
             self.verifier.emitted(index, output)
             self._emit(index, output)
             del record, output
@@ -257,7 +257,7 @@ class LoopRule(JointRule):
                 if again:
                     self.verifier.taped(index, self.state)
             if not again:
-                self.bypass.statics.update({key: met for key, (_, met) in record.tape.statics.items()})
+                self.bypass.note(record.tape)
             done = self.room.judge(self, action, index, record)
             if index == self.position.steps - 1 and not self.position.open:
                 self.verifier.ended(self.position.steps, self.state)

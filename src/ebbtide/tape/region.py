@@ -101,6 +101,11 @@ class Bypass:
             self.statics[id(operand._node)] = operand.frozen()  # whose value nobody writes
         return inside(self.around, operand._value)
 
+    def note(self, tape: Tape) -> None:
+        """Note the static values that were met on a tape of the region."""
+        for key, (_, met) in tape.statics.items():
+            self.statics[key] = met
+
     def first_met(self, array: TracedArray) -> TracedArray:
         """Return an array from outside as the region met it first."""
         return self.met.first(array, self)

@@ -36,7 +36,7 @@ def restore_forward(rule: Any, resumption: Resumption, first: Any) -> None:
     if place is None:
         resumption.take_up(None)
         return
-    _meet_first(rule, first)
+    rule.bypass.note(first.take()[0].tape)  # what it saved goes, and its results
     anchors = resumption.anchors(place.step)
     again = 1 + _meet_statics(rule, resumption, anchors)
     resumption.take_up(place)
@@ -57,12 +57,6 @@ def restore_forward(rule: Any, resumption: Resumption, first: Any) -> None:
     _restore_outputs(rule, place)
     if ended is not None:
         rule.verifier.ended(steps, rule.state)
-
-
-def _meet_first(rule: Any, first: Any) -> None:
-    """Take the static values of the first step over, and let its saved values and results go."""
-    record = first.take()[0]
-    rule.bypass.statics.update({key: met for key, (_, met) in record.tape.statics.items()})
 
 
 def _meet_statics(rule: Any, resumption: Resumption, anchors: tuple[int, ...]) -> int:

@@ -260,7 +260,7 @@ class Stepper:
         """
         if self.on_tape and bypass is not None:
             record, after, output = self.taped(index, list(state), None)
-            bypass.statics.update({key: met for key, (_, met) in record.tape.statics.items()})
+            bypass.note(record.tape)
             return after, apart(output, after)
         x, structure = self.inputs.enter(index)
         given = list(state)
