@@ -123,23 +123,24 @@ def with_initial(position: Position, drop: Callable[[Snapshot], None]) -> Positi
     return replace(position, snapshots=(Snapshot(0, "restart", "disk"), *others))
 
 
+def find_way_back(position: Position) -> Snapshot | None:
+    """Return the first restart state, if all steps below it have saved values, so that all others can run again."""
+    base = count_base(position)
+    return next((kept for kept in position.snapshots if kept.kind == "restart" and kept.step <= base), None)
+
+
 def find_spare(position: Position, tier: str = "memory") -> tuple[Snapshot, ...]:
     """Return the snapshots of a tier without which all steps can still be run again, or have their saved values."""
-    first = _find_way_back(position)
+    first = find_way_back(position)
     if first is None:
         return ()
     return tuple([kept for kept in position.snapshots if kept.step > first.step and kept.tier == tier])
 
 
 def find_first(position: Position) -> Snapshot | None:
-    """Return the restart state in memory from which all steps can run again that have no saved values below it."""
-    first = _find_way_back(position)
+    """Return what `find_way_back` does if that lies in memory."""
+    first = find_way_back(position)
     return None if first is None or first.tier != "memory" else first
-
-
-def has_way_back(position: Position) -> bool:
-    """Return whether there is a restart state from which all steps can run again that have no saved values below it."""
-    return _find_way_back(position) is not None
 
 
 def steps_to_end(position: Position) -> int:
@@ -150,12 +151,6 @@ def steps_to_end(position: Position) -> int:
 def without_last(position: Position) -> Position:
     """Return a position at the end of the forward sweep without what the last step saved."""
     return replace(position, saved=None, state=None)
-
-
-def _find_way_back(position: Position) -> Snapshot | None:
-    """Return the first restart state, if all steps below it have saved values."""
-    base = count_base(position)
-    return next((kept for kept in position.snapshots if kept.kind == "restart" and kept.step <= base), None)
 
 
 def on_disk(position: Position, moved: Snapshot) -> Position:
@@ -203,7 +198,7 @@ class Cheapest:
 
     def _read(self, position: Position) -> None:
         """Look at all snapshots."""
-        snapshots, first, kind = position.snapshots, _find_way_back(position), self.kind
+        snapshots, first, kind = position.snapshots, find_way_back(position), self.kind
         count, start = len(snapshots), position.steps if first is None else first.step
         spare = (
             kept.step > start and kept.tier == self._tier and (kind is None or kept.kind == kind) for kept in snapshots

@@ -143,7 +143,7 @@ def last_bytes(rule: Any) -> int:
     room, around = rule.room, rule.stepper.region.around
     if record is None or room.runs or room.retained or position.reversed or in_region(around):
         return 0
-    if not (room.spare.is_there or ahead.has_way_back(position)):
+    if not (room.spare.is_there or ahead.find_way_back(position)):
         return 0
     return max(0, int(record.nbytes - sizes.shared - sizes.passed_on))
 

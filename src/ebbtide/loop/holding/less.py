@@ -154,7 +154,7 @@ def store_last(rule: Any) -> None:
 
 def give_up_last(rule: Any) -> bool:
     """Give up what the last step saved, for what comes after a loop at rest: that step runs again in its sweep."""
-    if not held.last_bytes(rule) or not ahead.has_way_back(rule.position):
+    if not held.last_bytes(rule) or not ahead.find_way_back(rule.position):
         return False
     rule.room.forget(rule)
     rule.position = ahead.without_last(rule.position)
