@@ -80,7 +80,6 @@ class Within:
         Raises:
             BudgetError: There is no room.
         """
-        self.check_refused(plan)
         least = self.least(plan)
         if not least or ledger.limit is None or isinstance(plan.schedule, StoreAll):
             return
