@@ -23,7 +23,8 @@ def grown_leaves(values: list[Any], after: list[Any]) -> list[int]:
         values: The leaves of the initial state.
         after: The same after the first step.
     """
-    return [k for k, (old, new) in enumerate(zip(values, after, strict=True)) if _grows(old, new)]
+    both = enumerate(zip(values, after, strict=True))
+    return [k for k, (old, new) in both if np.ndim(old) and bytes_of([new]) > bytes_of([old])]
 
 
 def lifted(values: list[Any], after: list[Any], grown: list[int], region: Region) -> list[Any]:
@@ -48,8 +49,3 @@ def lifted(values: list[Any], after: list[Any], grown: list[int], region: Region
         for k in grown:
             found[k] = owned(np.where(True, values[k], after[k]))
     return found
-
-
-def _grows(old: Any, new: Any) -> bool:
-    """Return whether an array comes to carry more."""
-    return bool(np.ndim(old)) and bytes_of([new]) > bytes_of([old])

@@ -52,13 +52,14 @@ class Whole:
         ledger: The account of a loop, with the report of the profile; without one nothing is predicted.
 
     Attributes:
+        available: Bytes of memory that the loop may take; None for no bound.
         is_outgrown: Whether a step has saved more than is predicted for.
     """
 
     __slots__ = (
-        "_around", "_asked", "_available", "_before", "_begun", "_each", "_given", "_gone", "_inner", "_kept", "_leaf",
+        "_around", "_asked", "_before", "_begun", "_each", "_given", "_gone", "_inner", "_kept", "_leaf",
         "_ledger", "_measured", "_met", "_most", "_moved", "_others", "_outputs", "_passed", "_reached", "_saved",
-        "_state", "_sums", "_traced", "_unreached", "_widest", "_within", "is_outgrown",
+        "_state", "_sums", "_traced", "_unreached", "_widest", "_within", "available", "is_outgrown",
     )  # fmt: skip
 
     def __init__(self, ledger: Ledger) -> None:
@@ -67,7 +68,7 @@ class Whole:
         self._moved = self._passed = self._gone = self._outputs = self._unreached = self._leaf = 0
         self._given: list[Any] = []
         self._reached: dict[int, int] = {}
-        self._available: int | None = None
+        self.available: int | None = None
         self._traced: int | None = None
         self._each: int | None = None  # bytes that steps to come are expected to save; None for as many as planned
         self._asked: list[tuple[int, int]] = []
@@ -163,7 +164,7 @@ class Whole:
         report.within, self._within = self._around, report.within
         if traced is None:
             return plan
-        self._outputs, self._available, self._others = outputs, available, others
+        self._outputs, self.available, self._others = outputs, available, others
         self._expect(plan.sizes, plan.sizes.saved)
         # Of a loop in a step it may be another one's before it.
         is_timed = plan.measuring_steps > 0 or plan.on_disk or report.allocated_peak > self._begun[0]
@@ -223,12 +224,12 @@ class Whole:
 
     def _bound(self, plan: Plan) -> int:
         """Return the bytes that a loop does not pass, as it gives up what is too much, whatever its steps save."""
-        if self._available is None or self._inner is not None or self._each is None:
+        if self.available is None or self._inner is not None or self._each is None:
             return sys.maxsize
         sizes = plan.sizes
         # In no ledger are the state that a step starts from, a cotangent, and what a step takes for a moment.
         apart = 2 * sizes.state + min(BLOCK, 2 * sizes.state) + (self._traced or 0) - self._kept
-        return self._available + max(sizes.alone, sizes.excused) + apart
+        return self.available + max(sizes.alone, sizes.excused) + apart
 
     def turns(self, rule: Any) -> None:
         """
@@ -270,7 +271,7 @@ class Whole:
 
     def outgrown(self, rule: Any) -> None:
         """Tell the report what a loop is going to hold of which a step has saved more than is predicted for."""
-        known, bound = rule.plan, self._available
+        known, bound = rule.plan, self.available
         self._each = None if self._each is None else max(self._each, self._widest)
         plan = self.changed(rule, known)
         more = max(0, (plan.predicted_whole_bytes or 0) - (known.predicted_whole_bytes or 0))
@@ -291,7 +292,7 @@ class Whole:
 
     def _follow(self, plan: Plan, course: Course, *, others: int = 0) -> int:
         """Return the same as `_bytes_beyond`, moment by moment, which may be less than nothing."""
-        available = None if self._available is None else self._available - others
+        available = None if self.available is None else self.available - others
         course.buffer = plan.buffer
         moments = self.moments(plan, available)
         most = moments.most(course)
@@ -325,11 +326,6 @@ class Whole:
         plain, beside = (plain, beside) if inside is None else (inside.plain, 0)
         steps = traced, plain, self._moved, max(0, self._passed - sizes.passed_on), 0 if swept else self._gone, beside
         return Moments(plan, *steps, sweep, self._sums, between, self._leaf, self._asked, limit, inside)
-
-    @property
-    def available(self) -> int | None:
-        """Bytes of memory that the loop may take; None for no bound."""
-        return self._available
 
     @property
     def plain(self) -> int:
