@@ -29,9 +29,9 @@ def claim(region: Any, ledger: Ledger, lenders: list[Lender], held: int, sizes: 
         sizes: Those of its steps.
         steps: Their number.
     """
-    if ledger.limit is None:
+    left, before, pager = room_beside(ledger, held), ledger.live, region.outer.pager
+    if left is None:
         return 0
-    before, pager = ledger.live, region.outer.pager
     known: list[tuple[Lender, Any]] = [(one, one()) for one in lenders]
     loops = [(one, loop) for one, loop in known if hasattr(loop, "stepper")]
     loops = [(one, loop) for one, loop in loops if loop.stepper.region.outer is region.outer]
@@ -40,7 +40,6 @@ def claim(region: Any, ledger: Ledger, lenders: list[Lender], held: int, sizes: 
     cost = sum([_cost_of_last(loop, sizes) for one, loop in loops if lasts[one]])
     # A loop in a step that another one gives up dies with it, and what it held counts as given up: nobody else has it.
     del known, loops
-    left = ledger.limit - held - seen_by_none(ledger)
     spare, last = sum(beside.values()), sum(lasts.values())
     wanted, more = (share_of(sizes, steps, left, lent, len(beside)) for lent in (spare, spare + last))
     few, many = (_forward_steps(steps, sizes, max(left, room)) for room in (wanted, more))
@@ -123,9 +122,9 @@ def seen_by_none(ledger: Ledger, but: Any = None) -> int:
     return sum(one.holding(False).beyond for one in others) - ledger.left_out
 
 
-def room_beside(limit: int | None, ledger: Ledger, held: int) -> int | None:
+def room_beside(ledger: Ledger, held: int) -> int | None:
     """Return the bytes that a bound leaves to a loop beside what others hold; None for no bound."""
-    return None if limit is None else limit - held - seen_by_none(ledger)
+    return None if ledger.limit is None else ledger.limit - held - seen_by_none(ledger)
 
 
 def held_outside(region: Any, ledger: Ledger) -> int:

@@ -120,10 +120,10 @@ def first_steps(
     whole.see(first, sizes, held)
     held_first = held
     held -= claim(stepper.region, account, account.lenders_before(mark), held, sizes, steps)
-    available = room_beside(ledger.limit, account, held)
+    available = room_beside(account, held)
     if available is not None and sizes.fixed + sizes.restart > available:
         sizes = without_spare(values, first, sizes, account, mark)
-        available = room_beside(ledger.limit, account, held)
+        available = room_beside(account, held)
     within = Within(first.refused, account.lenders_since(mark), held_first - held)
     # Loops in the first step had all the room, and those in later ones are beside what this one holds.
     own, sizes = sizes, replace(sizes, run=max(sizes.run, within.inner - held - (0 if within.refused else RECORD)))
