@@ -114,7 +114,7 @@ class LoopRule(JointRule):
     def inside(self) -> list[Node]:
         """Return the last nodes of the steps whose saved values are held."""
         steps = [*self.records.values(), *self.snapshots.steps().values()]
-        return [node for step in steps for node in step.state_nodes + step.output_nodes if node is not None]
+        return [node for step in steps for node in step.results]
 
     @property
     def statics(self) -> dict[int, Any]:

@@ -201,7 +201,7 @@ def wide_records(rule: Any) -> list[Any]:
 
 def pageable_bytes_of(records: list[Any]) -> int:
     """Return the bytes of what steps saved that could go to disk."""
-    nodes = [node for record in records for node in record.state_nodes + record.output_nodes if node]
+    nodes = [node for record in records for node in record.results]
     return pageable_bytes(nodes, records[0].tape.ledger.holds) if nodes else 0
 
 

@@ -66,12 +66,16 @@ class TapedStep:
     within: int = 0
     before: int = 0
 
-    def follow_sweep(self) -> Forecast:
-        """Return what a sweep is going to hold, which starts from cotangents of its own."""
-        states = [(node,) for node in self.state_nodes if node is not None]
-        outputs = [(node,) for node in self.output_nodes if node is not None]
-        given = [(True, True)] * len(states) + [(False, False)] * len(outputs)
-        return self.tape.pager.forecast(states + outputs, given)
+    @property
+    def results(self) -> list[Node]:
+        """The nodes of its results, those of the state first."""
+        return [node for node in self.state_nodes + self.output_nodes if node is not None]
+
+    def follow_sweep(self, *, lent: bool = False, bare: bool = False) -> Forecast:
+        """Return what a sweep is going to hold; see `forecast`."""
+        seeds, states = [(node,) for node in self.results], sum(node is not None for node in self.state_nodes)
+        given = [(not lent, not lent)] * states + [(False, False)] * (len(seeds) - states)
+        return self.tape.pager.forecast(seeds, given, bare=bare)
 
     def forecast(self, lent: bool = False, *, bare: bool = False) -> int:
         """
@@ -82,9 +86,6 @@ class TapedStep:
                 of the ledger yet.
             bare: Whether loops in it give up all that they can do without.
         """
-        pager, states = self.tape.pager, [node for node in self.state_nodes if node is not None]
-        seeds = [(node,) for node in states + self.output_nodes if node is not None]
-        others = [(False, False)] * (len(seeds) - len(states))
         kinds = [form_here(leaf.type).nbytes for leaf, _ in self.tape.statics.values()]
         borrowed, most = None, max(kinds, default=0)
 
@@ -93,17 +94,16 @@ class TapedStep:
             return max(int(found.peak), int(found.live + most))
 
         if not lent:
-            ours = [(True, True)] * len(states)
-            found = pager.forecast(seeds, ours + others, bare=bare)
+            found = self.follow_sweep(bare=bare)
             # What the sweep leaves behind in memory that is not its own, the next sweep cannot use up.
             slots = [(leaf, found.left.get(leaf.number)) for leaf in self.state_leaves if leaf is not None]
             passed_on = sum(form_here(leaf.type).nbytes for leaf, slot in slots if slot and not slot.alone)
             if not passed_on:
                 return peak_of(found)
             borrowed = peak_of(found) + passed_on
-        peak = peak_of(pager.forecast(seeds, bare=bare))
+        peak = peak_of(self.follow_sweep(lent=True, bare=bare))
         if borrowed is not None:
-            peak = min(borrowed, peak + sum(form_here(node.type).nbytes for node in states))
+            peak = min(borrowed, peak + sum(form_here(node.type).nbytes for node in self.state_nodes if node))
         return peak
 
     def sweep(
