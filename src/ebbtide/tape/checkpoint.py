@@ -302,7 +302,7 @@ class _CheckpointRule(JointRule):
 
     def hold(self, pager: Any, node: Node) -> None:
         """Let the pager count the arguments, and page them."""
-        self._values = pager.hold_joint(node, self._values)
+        self._values = [*pager.hold(node, None, self._values)]
 
     def pull(self, cotangents: list[Any], node: Node, retain: bool) -> Iterable[tuple[int, Any, bool]]:
         """Run the function again on a tape and sweep it."""

@@ -153,7 +153,7 @@ def record_joint(
     if tape.pager is not None:
         rule.hold(tape.pager, node)
     if saved is not None:
-        node.saved = tuple(saved if tape.pager is None else tape.pager.hold_joint(node, list(saved)))
+        node.saved = tuple(saved) if tape.pager is None else tape.pager.hold(node, None, saved)
         tape.ledger.saved += plain_bytes(node.saved)
     traced = []
     for position, (value, kind) in enumerate(zip(outputs, kinds, strict=True)):

@@ -162,7 +162,7 @@ class LinearTape:
         if self.room is not None and self.room < 0:
             node.saved = None
         else:
-            node.saved = tuple(saved if self.pager is None else self.pager.hold_joint(node, saved))
+            node.saved = tuple(saved) if self.pager is None else self.pager.hold(node, None, saved)
         return TracedArray(self, node, out)
 
     def _kept(self, value: Any) -> Any:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import weakref
 from collections import deque
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any, final
 
@@ -97,13 +98,22 @@ class Pager:
         owners = [owner_of(array) for value in values for array in parts_of(value)]
         self._excluded |= {id(owner): weakref.ref(owner) for owner in owners}
 
-    def hold(self, node: Node, signature: Signature, saved: tuple[Any, ...]) -> tuple[Any, ...]:
-        """Count the saved values of a new node and return them in the form in which the node keeps them."""
+    # Saved values.
+
+    def hold(self, node: Node, signature: Signature | None, saved: Iterable[Any]) -> tuple[Any, ...]:
+        """
+        Count the saved values of a new node and return them in the form in which it keeps them.
+
+        Without a *signature*: those that the rule of an operation with several outputs keeps.
+        """
         self.overhead.count(node_bytes(node))
         cells = tuple([self._cell(node, signature, n, value) for n, value in enumerate(saved)])
-        self._hold_parameters(node)
+        for array in arrays_in(node.params, lambda array: True):  # conditions and indices, which live as long
+            if not self.is_callers(array) and not self.ledger.holds(array):
+                self.overhead.count(CELL_BYTES)
+                self.ledger.hold(array, owner_of(array), self._entries.find(node, None, 0, array))
         self.enforce(0, node)
-        if self._margin:
+        if self._margin and signature is not None:
             self.reserve(self._margin)
         return cells
 
@@ -132,21 +142,6 @@ class Pager:
     def _pages_now(self) -> bool:
         """Return whether values are paged when there is no room."""
         return self.ledger.limit is not None and bool(self.budget and self.budget.disk) and self.passed is None
-
-    def _hold_parameters(self, node: Node) -> None:
-        """Count arrays in the parameters of an operation: conditions and indices, which live as long as its node."""
-        for array in arrays_in(node.params, lambda array: True):
-            if not self.is_callers(array) and not self.ledger.holds(array):
-                self.overhead.count(CELL_BYTES)
-                self.ledger.hold(array, owner_of(array), self._entries.find(node, None, 0, array))
-
-    def hold_joint(self, node: Node, values: list[Any]) -> list[Any]:
-        """Count what the rule of an operation with several outputs keeps; return it as the rule has to keep it."""
-        self.overhead.count(node_bytes(node))
-        cells = [self._cell(node, None, n, value) for n, value in enumerate(values)]
-        self._hold_parameters(node)
-        self.enforce(0, node)
-        return cells
 
     def reserve(self, nbytes: int) -> None:
         """Page the oldest saved values until *nbytes* more fit, as far as there are any."""
