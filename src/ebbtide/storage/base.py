@@ -251,7 +251,7 @@ def check_new(key: Key, arrays: Sequence[NDArray[Any]], kind: str, held: Contain
     """
     check_arrays(key, arrays, kind)
     if key in held:
-        raise describe_present(key)
+        raise StorageError(f"The key {key!r} is in use already. Delete it first, or use another key.")
 
 
 def check_key(key: Key) -> None:
@@ -277,21 +277,11 @@ def find_held(held: Mapping[Key, T], key: Key) -> T:
     check_key(key)
     found = held.get(key)
     if found is None:
-        raise describe_missing(key, len(held))
+        raise StorageError(
+            f"There is nothing stored under the key {key!r} ({len(held)} keys are in use). It was never put, or it "
+            "was deleted or taken."
+        )
     return found
-
-
-def describe_missing(key: Key, held: int) -> StorageError:
-    """Return the error for a key that is not in use, `held` keys being in use."""
-    return StorageError(
-        f"There is nothing stored under the key {key!r} ({held} keys are in use). It was never put, or it "
-        "was deleted or taken."
-    )
-
-
-def describe_present(key: Key) -> StorageError:
-    """Return the error for a key that is put a second time."""
-    return StorageError(f"The key {key!r} is in use already. Delete it first, or use another key.")
 
 
 def describe_closed(name: str) -> StorageError:

@@ -20,6 +20,11 @@ def describe_refusal(verb: str, path: Path, record: EntryRecord, cause: OSError)
     )
 
 
+def describe_need(record: EntryRecord | None) -> str:
+    """Return what there is no room for: an entry, or a reservation."""
+    return "reserve room" if record is None else f"store key {record.key!r}"
+
+
 def describe_full(
     path: Path, descriptor: int, needed: int, cause: OSError, record: EntryRecord | None
 ) -> StorageFullError:
@@ -27,7 +32,6 @@ def describe_full(
     is_limited = cause.errno == errno.EFBIG  # however much is free
     free = free_bytes(descriptor)
     missing = needed if is_limited or free is None or free >= needed else needed - free
-    what = "reserve room" if record is None else f"store key {record.key!r}"
     if is_limited:
         why = (
             f"and a file may not become as large as that there ({cause.strerror or cause}). Raise the limit of the "
@@ -40,7 +44,7 @@ def describe_full(
             "space, or give another directory=."
         )
     return StorageFullError(
-        f"Cannot {what} in {path}: {needed} bytes more are needed, {why}",
+        f"Cannot {describe_need(record)} in {path}: {needed} bytes more are needed, {why}",
         missing,
         None if record is None else record.key,
         cause.errno or 0,

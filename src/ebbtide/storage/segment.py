@@ -23,7 +23,7 @@ from ebbtide.storage.entries import (
 )
 from ebbtide.storage.extents import UNIT, Extents, Free, round_up
 from ebbtide.storage.failures import StorageFullError, make_error
-from ebbtide.storage.messages import describe_full, describe_refusal
+from ebbtide.storage.messages import describe_full, describe_need, describe_refusal
 from ebbtide.storage.system import write_fully
 from ebbtide.storage.transfer import FULL, Target, check_entry
 
@@ -295,7 +295,7 @@ class Segment:
         if self._room is None or end <= self._room:
             return
         raise StorageFullError(
-            f"Cannot {_describe_need(record)}: it takes {need} bytes ({format_bytes(need)}) in one piece, which would "
+            f"Cannot {describe_need(record)}: it takes {need} bytes ({format_bytes(need)}) in one piece, which would "
             f"end {end - self._room} bytes behind this rank's part of {self._target.path}, {self._room} bytes. Delete "
             "other keys, or raise limit=.",
             end - self._room,
@@ -309,16 +309,12 @@ class Segment:
         limit, missing = passed
         need = more if record is None else record.nbytes
         raise StorageFullError(
-            f"Cannot {_describe_need(record)}: it takes {need} bytes ({format_bytes(need)}), {limit + missing - need} "
+            f"Cannot {describe_need(record)}: it takes {need} bytes ({format_bytes(need)}), {limit + missing - need} "
             f"bytes are taken, and the limit of this Disk storage is {limit} bytes. Delete other keys, or raise "
             "limit=.",
             missing,
             None if record is None else record.key,
         )
-
-
-def _describe_need(record: EntryRecord | None) -> str:
-    return "reserve room" if record is None else f"store key {record.key!r}"
 
 
 def scan(path: Path, descriptor: int) -> tuple[list[EntryRecord], list[int]]:
