@@ -34,8 +34,7 @@ class Fallback:
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
-        # Whether the state is there; and how many more losses the loop takes, once it needs that state.
-        self.is_there, self._patience = False, 0
+        self.is_there, self._patience = False, 0  # so many more losses it takes, once it needs that state
 
     def keep(self, rule: Any) -> None:
         """Store the initial state of a loop that begins; a user's storage takes what the schedule says and no more."""

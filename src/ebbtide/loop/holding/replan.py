@@ -14,7 +14,7 @@ from ebbtide.loop.holding.ahead import Cheapest, is_stuck
 from ebbtide.loop.holding.held import RECORD, beyond_now, counted_bytes
 from ebbtide.loop.holding.less import give_up_on_disk
 from ebbtide.loop.holding.share import held_steps
-from ebbtide.loop.planning.plan import UNKNOWN_COSTS, Plan
+from ebbtide.loop.planning.plan import Plan
 from ebbtide.loop.planning.predict import predict
 from ebbtide.loop.stepping.shared import counted_before
 from ebbtide.schedules import Revolve, StoreAll
@@ -135,10 +135,10 @@ def of_known_length(rule: Any) -> Plan:
 
 
 def _choose(rule: Any, memory: int | None, others: int, kept: int) -> Plan:
-    room, position, sizes, costs = rule.room, rule.position, rule.plan.sizes, rule.plan.costs
+    room, position, sizes, plan = rule.room, rule.position, rule.plan.sizes, rule.plan
     choose = partial(
         room.disk.choose, position.steps, schedule=None, held=others, open=position.open, kept=kept,
-        costs=None if costs == UNKNOWN_COSTS else costs,
+        costs=plan.costs if plan.has_costs else None,
     )  # fmt: skip
     # The same ways in all processes. A loop whose steps have saved more than planned keeps its initial state, for those
     # to come; and what they saved beyond that may go to disk.
