@@ -394,8 +394,7 @@ class Room:
 
     def _refusal(self, rule: Any, index: int, record: TapedStep, peak: int) -> BudgetError:
         """Return the error for a step that does not fit."""
-        allowed, limit = self._allowed, self._ledger.limit
-        assert allowed is not None
-        assert limit is not None
-        others = self._ledger.live - held.counted_bytes(rule) - record.nbytes
-        return describe_larger(index, rule.plan.sizes, allowed, limit, peak, others, grown=self.spare.grown)
+        assert self._allowed is not None
+        assert self._ledger.limit is not None
+        most = peak, self._ledger.live - held.counted_bytes(rule) - record.nbytes
+        return describe_larger(index, rule.plan.sizes, self._allowed, self._ledger.limit, *most, grown=self.spare.grown)

@@ -201,6 +201,8 @@ class Pager:
             cell.value, cell.dropped = None, True
         return cell
 
+    # Cotangents.
+
     def take(self, value: Any) -> None:
         """Count the memory of a cotangent."""
         for owner in [owner_of(part) for part in parts_of(value)]:
@@ -210,6 +212,8 @@ class Pager:
         """Uncount the memory of a cotangent."""
         for part in parts_of(value):
             self.ledger.unshare(COTANGENTS, id(owner_of(part)))
+
+    # The bound.
 
     @property
     def on_disk(self) -> bool:
