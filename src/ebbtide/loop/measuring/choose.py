@@ -108,8 +108,7 @@ def first_steps(
         BudgetError: There is no plan; the first step is given up, which the traceback would hold.
     """
     assert stepper.region is not None
-    start, ledger = time.perf_counter(), stepper.region.ledger
-    report = ledger.report
+    start, ledger, report = time.perf_counter(), stepper.region.ledger, stepper.region.ledger.report
     whole.begin(values)
     account = ledger if ledger.watched else Ledger(watched=True, unfinished=ledger.unfinished)
     page_half(stepper.region, ledger.limit)
@@ -143,8 +142,7 @@ def first_steps(
             _check_disk(plan, disk, allowed)
     except BudgetError as error:
         measured.first.close()
-        memory = error.least - outside["held"]
-        smallest = partial(planned, schedule=options.schedule, costs=options.costs, memory=memory)
+        smallest = partial(planned, schedule=options.schedule, costs=options.costs, memory=error.least - outside["held"])
         waits = ledger.refusals if options.budget is None else None
         raise _refusal(error, within, smallest, waits) from None
     first = measured.first

@@ -10,6 +10,7 @@ import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NoReturn, final
 
 import numpy as np
@@ -28,12 +29,14 @@ from ebbtide.storage.segment import NAME as SEGMENT
 from ebbtide.storage.system import POSIX, System, open_file, write_fully
 
 # The numbers of errors that say that a directory cannot be made, or what is in it not be written.
-_ADVICE = {
-    errno.EMFILE: "Close files, or raise the limit of open ones (ulimit -n).",
-    errno.ENFILE: "Close files: the system has no more of them.",
-    errno.ENOSPC: "Free space there, or give another one as resume=.",
-    errno.EDQUOT: "Free space there, or give another one as resume=.",
-}
+_ADVICE = MappingProxyType(
+    {
+        errno.EMFILE: "Close files, or raise the limit of open ones (ulimit -n).",
+        errno.ENFILE: "Close files: the system has no more of them.",
+        errno.ENOSPC: "Free space there, or give another one as resume=.",
+        errno.EDQUOT: "Free space there, or give another one as resume=.",
+    }
+)
 _VALUE, _KEY = "value of the function", "call/value/0"
 
 
