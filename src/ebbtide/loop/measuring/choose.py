@@ -142,9 +142,9 @@ def first_steps(
             _check_disk(plan, disk, allowed)
     except BudgetError as error:
         measured.first.close()
-        smallest = partial(planned, schedule=options.schedule, costs=options.costs, memory=error.least - outside["held"])
+        fitting = partial(planned, schedule=options.schedule, costs=options.costs, memory=error.least - outside["held"])
         waits = ledger.refusals if options.budget is None else None
-        raise _refusal(error, within, smallest, waits) from None
+        raise _refusal(error, within, fitting, waits) from None
     first = measured.first
     plan = whole.predict(plan, available, steps * first.output_nbytes, held)
     if within.inner:

@@ -209,8 +209,8 @@ class LoopCall(Call):
         found = type_of(leaf).dtype if type(leaf) in PYTHON_NUMBERS else found
         if found is None or found == kind.dtype:
             return leaf
-        if type(leaf) is not TracedArray and np.can_cast(found, kind.dtype):
-            return kind.dtype.type(leaf)[()]
+        if np.can_cast(found, kind.dtype):
+            return leaf.astype(kind.dtype) if type(leaf) is TracedArray else kind.dtype.type(leaf)[()]
         raise TraceError(
             f"A time loop in a traced function ended with {found} for a number of its state that was of {kind.dtype} "
             f"after the first step (the step is at {line_of_function(self.step)}), and the program is made for that. "
