@@ -63,6 +63,37 @@ def test_more_memory_takes_few_steps_more(step: str, loss: str, disk: float) -> 
     assert ran > 4
 
 
+def test_what_code_before_a_loop_saved_goes_to_disk_where_that_saves_steps() -> None:
+    """
+    It is written once and read once, and a restart state in its place saves many steps.
+
+    What had gone there only for the first step to run was other for each budget, and the loop took 73, 73, 257, 73.
+    """
+
+    def f(u: Any) -> Any:
+        for _ in range(8):
+            u = np.sin(u) * u
+
+        def step(u: Any, i: int) -> Any:
+            for _ in range(10):
+                u = np.sin(u) * 0.5 + 0.5 * u
+            return u
+
+        return np.sum(timeloop(step, u, 30, costs=COSTS) ** 2)
+
+    x, steps = np.linspace(-1.0, 1.0, 4000), []
+    expected, alone = grad(f)(x), peak_bytes(lambda: f(x))
+    for states in sample(np.arange(18.0, 30.0, 0.4).tolist(), 2):
+        memory = int(states * x.nbytes) + 60_000
+        bounded = grad(f, budget=Budget(memory=memory, disk=30 * x.nbytes))
+        with profile() as p:
+            assert np.array_equal(bounded(x), expected)
+        assert p.steps_forward == p.predicted_steps_forward
+        steps.append(p.steps_forward)
+        assert peak_bytes(lambda call=bounded: call(x)) <= memory + alone
+    assert all(after <= before for before, after in pairwise(steps)), steps
+
+
 def test_a_nest_before_a_loop_is_refused_at_no_budget_above_the_least() -> None:
     """
     A nest that planned with all the memory that there was has the loops in its steps hold less for what comes after it.
