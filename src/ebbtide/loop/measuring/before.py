@@ -11,6 +11,7 @@ from typing import Any
 from ebbtide.agree import agree
 from ebbtide.arrays.context import current
 from ebbtide.errors import BudgetError
+from ebbtide.loop.planning.candidates import forget_table
 from ebbtide.loop.planning.plan import Plan
 from ebbtide.loop.stepping.given import in_region
 from ebbtide.schedules import StoreAll
@@ -49,10 +50,13 @@ def page_more(region: Any, plan: Plan, disk: int, make: Callable[[int, int], Pla
         make: Makes the plan for so many bytes more of memory, and so many less of disk.
     """
     pager = _pager_of(region)
-    if agree(pager is None or pager.ledger.limit is None or plan.schedule == StoreAll()):
+    is_bound = pager is not None and pager.ledger.limit is not None and plan.schedule != StoreAll()
+    able = _fitting(pager.pageable, disk) if pager is not None and is_bound else []
+    if agree(len(able) < 2):
         return 0
     assert pager is not None
-    able, freed = _fitting(pager.pageable, disk), pager.paged
+    freed = pager.paged
+    forget_table(plan.schedule)  # before those of others are made
 
     def judged(part: float) -> tuple[float, int]:
         """Return the time of the plan with such a part on disk, with that of the transfers, and the bytes to page."""

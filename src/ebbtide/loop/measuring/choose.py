@@ -37,7 +37,7 @@ from ebbtide.loop.measuring.transfers import with_transfers
 from ebbtide.loop.measuring.whole import Whole
 from ebbtide.loop.measuring.within import Within
 from ebbtide.loop.planning.candidates import forget_table
-from ebbtide.loop.planning.plan import UNKNOWN_COSTS, Earlier, Plan, Sizes
+from ebbtide.loop.planning.plan import Earlier, Plan, Sizes
 from ebbtide.loop.stepping.given import in_region
 from ebbtide.loop.stepping.options import Options
 from ebbtide.loop.stepping.steps import Stepper
@@ -213,11 +213,10 @@ def _measure_costs(measured: _Measured, allowed: Budget) -> Costs:
 
 def _with_more_paged(measured: _Measured, plan: Plan, outside: dict[str, Any]) -> tuple[Plan, int]:
     """Return the plan with more on disk of what the code before saved, if it is the faster one; and the bytes freed."""
-    available, costs = measured.available, None if plan.costs == UNKNOWN_COSTS else plan.costs
+    available, costs = measured.available, plan.costs if plan.has_costs else None
     assert available is not None
     make = partial(measured.disk.choose, measured.steps, measured.sizes, schedule=None, costs=costs, **outside)
     make = partial(make, open=measured.options.until is not None)
-    forget_table(plan.schedule)  # before those of others are made
     freed = page_more(
         measured.stepper.region, plan, measured.disk.left,
         lambda more, stored: make(memory=available + more, reserve=stored),

@@ -99,7 +99,8 @@ def _run_first(
                 options.until(unflatten(structure, [s.copy() if type(s) is TracedArray else s for s in state]))
         after, output = stepper.call(0, state, row, x_structure)
         for leaf in after:
-            owned(leaf)  # what is no array and no number is refused
+            if type(leaf) is not TracedArray:
+                owned(leaf)  # what is no array and no number is refused
         check_types(step, structure, 0, leaves, after)
         return after + output
 
