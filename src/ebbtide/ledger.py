@@ -8,7 +8,6 @@ however many saved values are views of it, and is uncounted when the last of the
 
 from __future__ import annotations
 
-import os
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -89,15 +88,13 @@ class Ledger:
     __slots__ = (
         "__weakref__", "_around", "_at_work", "_excused", "_hearers", "_owners", "_resting", "_tickets", "_uncount",
         "alone", "entries", "given_up", "held", "kept", "left_out", "lenders", "lendings", "limit", "meters", "peak",
-        "phase", "process", "quota", "refusals", "report", "retained", "saved", "timeline", "unfinished", "warned",
-        "watched",
+        "phase", "quota", "refusals", "report", "retained", "saved", "timeline", "unfinished", "warned", "watched",
     )  # fmt: skip
 
     def __init__(
         self, *, watched: bool = False, unfinished: Unfinished | None = None, around: Ledger | None = None
     ) -> None:
         self.unfinished = unfinished or Unfinished()
-        self.process = os.getpid()
         self._around = around
         self.saved = 0
         self.watched = watched

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any, final
 from weakref import WeakValueDictionary
 
@@ -16,17 +17,18 @@ class Unfinished:
 
     Attributes:
         begun: How many there have been.
+        process: The number of the process of the call.
 
     Memory:
         A weak reference to each one that lives, and the directories to resume from.
     """
 
-    __slots__ = ("_directories", "_loops", "begun")
+    __slots__ = ("_directories", "_loops", "begun", "process")
 
     def __init__(self) -> None:
-        self.begun = 0
+        self.begun, self.process = 0, os.getpid()
         self._loops: WeakValueDictionary[int, Any] | None = None  # most calls have no loop
-        self._directories: dict[int, Any] = {}
+        self._directories: dict[int, Any] | None = None  # and no directory
 
     def add(self, loop: Any, directory: Any) -> None:
         """Let a loop fail with the call, by its method `fail`, as long as it lives, and its directory go with it."""
@@ -35,7 +37,7 @@ class Unfinished:
         self.begun += 1
         self._loops[self.begun] = loop
         if directory is not None:
-            self._directories[self.begun] = directory
+            self._directories = {**(self._directories or {}), self.begun: directory}
 
     def fail(self, before: int, last: int) -> None:
         """Let those fail that came after so many others, up to the *last* one, the youngest first."""
@@ -52,5 +54,5 @@ class Unfinished:
                 directory.finish()
 
     def _take(self, before: int, last: int) -> list[Any]:
-        numbers = [number for number in self._directories if before < number <= last]
-        return [self._directories.pop(number) for number in numbers]
+        known = self._directories or {}
+        return [known.pop(number) for number in [*known] if before < number <= last]

@@ -64,7 +64,7 @@ def test_the_table_of_a_schedule_that_is_asked_for_keeps_the_budget(schedule: Sc
         return np.sum(timeloop(plain, u, steps, schedule=asked) ** 2)
 
     small = Budget(memory=300_000 + 5 * u.nbytes, disk=10**9)
-    with pytest.raises(BudgetError, match=r"makes a table for its loop of \d+ steps in \d+ bytes") as refused:
+    with pytest.raises(BudgetError, match=r"its table for \d+ steps is made in \d+ bytes") as refused:
         grad(f, budget=small)(u)
     least, asked = refused.value.least, replace(schedule)
     bounded = grad(f, budget=Budget(memory=least, disk=10**9))

@@ -146,7 +146,7 @@ def account(budget: Budget | None, *, retain: bool = False) -> Iterator[Account]
         context.follower.bound(budget)
         budget = None
     ledger, around = context.ledger, context.budget
-    if ledger.watched and ledger.process != os.getpid():
+    if ledger.watched and ledger.unfinished.process != os.getpid():
         # A step has forked this process: what is counted there is its parent's, as are the loops that could give room.
         ledger, around = Ledger(), None
     if budget is not None and not ledger.watched:

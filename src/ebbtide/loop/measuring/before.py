@@ -8,13 +8,12 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-from ebbtide.agree import agree
+from ebbtide.agree import is_alone
 from ebbtide.arrays.context import current
 from ebbtide.errors import BudgetError
 from ebbtide.loop.planning.candidates import forget_table
 from ebbtide.loop.planning.plan import Plan
 from ebbtide.loop.stepping.given import in_region
-from ebbtide.schedules import StoreAll
 from ebbtide.storage import StorageFullError, entry_nbytes
 
 # Parts of what could wait on disk that are tried, each for the price of one more plan.
@@ -35,6 +34,12 @@ def page_half(region: Any, limit: int | None) -> None:
         pager.reserve(limit // 2)
 
 
+def may_page_more(region: Any) -> bool:
+    """Return whether `page_more` is of use; of many processes each would find that otherwise, and none does it."""
+    pager = _pager_of(region)
+    return pager is not None and pager.ledger.limit is not None and is_alone()
+
+
 def page_more(region: Any, plan: Plan, disk: int, make: Callable[[int, int], Plan]) -> int:
     """
     Let more of what was saved before a loop wait on disk, where the loop is the faster for it; return the bytes freed.
@@ -44,23 +49,21 @@ def page_more(region: Any, plan: Plan, disk: int, make: Callable[[int, int], Pla
     is left to the loop.
 
     Args:
-        region: The region of the steps.
+        region: The region of the steps, of which `may_page_more` holds.
         plan: The plan without that.
         disk: Bytes of disk that are left.
         make: Makes the plan for so many bytes more of memory, and so many less of disk.
     """
-    pager = _pager_of(region)
-    is_bound = pager is not None and pager.ledger.limit is not None and plan.schedule != StoreAll()
-    able = _fitting(pager.pageable, disk) if pager is not None and is_bound else []
-    if agree(len(able) < 2):
+    pager: Any = region.outer.pager
+    able, freed = _fitting(pager.pageable, disk), pager.paged
+    parts = [bisect_left(able, (part * (able[-1][0] + freed) - freed, 0)) for part in _PARTS]
+    if not any(parts):
         return 0
-    assert pager is not None
-    freed = pager.paged
     forget_table(plan.schedule)  # before those of others are made
 
-    def judged(part: float) -> tuple[float, int]:
-        """Return the time of the plan with such a part on disk, with that of the transfers, and the bytes to page."""
-        more, stored = able[bisect_left(able, (part * (able[-1][0] + freed) - freed, 0))]
+    def judged(place: int) -> tuple[float, int]:
+        """Return the time of the plan with so many values more on disk, and of their transfers; and their bytes."""
+        more, stored = able[place]
         try:
             found = make(more, stored)
         except BudgetError:
@@ -68,8 +71,8 @@ def page_more(region: Any, plan: Plan, disk: int, make: Callable[[int, int], Pla
         transfers = -(-stored // plan.sizes.stored)
         return found.predicted_time + plan.costs.time(forward=0, writes=transfers, reads=transfers), more
 
-    time, more = min([judged(part) for part in _PARTS])
-    if agree(time >= plan.predicted_time - plan.measuring_time):
+    time, more = min([judged(place) for place in parts if place])
+    if time >= plan.predicted_time - plan.measuring_time:
         return 0
     with suppress(StorageFullError):  # what others hold as well frees nothing, and more goes
         pager.reserve(pager.ledger.limit - pager.ledger.live + more)

@@ -20,7 +20,7 @@ from ebbtide.ledger import SAVED, SNAPSHOTS, Ledger, Mark
 from ebbtide.loop.holding.disk_part import DiskPart
 from ebbtide.loop.holding.held import RECORD
 from ebbtide.loop.holding.share import claim, held_outside, paged_outside, room_beside
-from ebbtide.loop.measuring.before import page_half, page_more
+from ebbtide.loop.measuring.before import may_page_more, page_half, page_more
 from ebbtide.loop.measuring.first import First, run_first, run_instead
 from ebbtide.loop.measuring.growing import LIFTED_STEPS, grown_leaves, lifted
 from ebbtide.loop.measuring.inside import Inside
@@ -213,8 +213,10 @@ def _measure_costs(measured: _Measured, allowed: Budget) -> Costs:
 
 def _with_more_paged(measured: _Measured, plan: Plan, outside: dict[str, Any]) -> tuple[Plan, int]:
     """Return the plan with more on disk of what the code before saved, if it is the faster one; and the bytes freed."""
-    available, costs = measured.available, plan.costs if plan.has_costs else None
-    assert available is not None
+    available = measured.available
+    if available is None or not may_page_more(measured.stepper.region) or plan.schedule == StoreAll():
+        return plan, 0
+    costs = plan.costs if plan.has_costs else None
     make = partial(measured.disk.choose, measured.steps, measured.sizes, schedule=None, costs=costs, **outside)
     make = partial(make, open=measured.options.until is not None)
     freed = page_more(

@@ -11,9 +11,9 @@ from ebbtide.agree import agree
 from ebbtide.budget import Budget, format_bytes
 from ebbtide.errors import BudgetError
 from ebbtide.loop.planning.candidates import Bounds, find_candidates, find_least
-from ebbtide.loop.planning.predict import buffer_of, making_bytes, predict, spare_tier, table_bytes
+from ebbtide.loop.planning.predict import bound_bytes, buffer_of, predict, spare_tier, table_bytes
 from ebbtide.loop.planning.sizes import RESERVE_PER_PROFILE, Sizes
-from ebbtide.schedules import Costs, Schedule, StoreAll
+from ebbtide.schedules import Costs, Hierarchical, Mixed, Schedule, StoreAll
 
 __all__ = ["Plan", "Sizes", "make_plan"]
 
@@ -202,8 +202,8 @@ def make_plan(
     # What was measured differs from process to process, and the decision must not.
     sizes, memory, disk, costs, kept = _agreed(sizes, memory, disk, costs, kept)
     shared = steps, sizes, costs, memory
-    if schedule is not None and memory is not None:
-        _check_table(schedule, steps, memory - max(sizes.fixed, kept), held + memory)
+    if isinstance(schedule, (Mixed, Hierarchical)) and memory is not None:
+        _check_table(schedule, steps, sizes, memory, held)
     asked = None if schedule is None else _planned(schedule, *shared)
     if asked is not None and (memory is None or sizes.fixed <= memory):
         return replace(_buffered(asked, memory), least=held + asked.predicted_peak_bytes)
@@ -297,15 +297,16 @@ def _buffered(plan: Plan, memory: int | None) -> Plan:
     return _planned(plan.schedule, plan.steps, plan.sizes, plan.costs, memory, buffered=True)
 
 
-def _check_table(schedule: Schedule, steps: int, left: int, held: int) -> None:
-    """Raise if the table of a schedule that was asked for cannot be made in the bytes that are *left* of those held."""
-    making = making_bytes(schedule, steps)
-    if making > max(0, left):  # without one the refusal is that of the plan
-        least = held + making - left
+def _check_table(schedule: Mixed | Hierarchical, steps: int, sizes: Sizes, memory: int, held: int) -> None:
+    """Raise if the table of a schedule that was asked for cannot be made beside what the first step saved."""
+    taken, making = bound_bytes(schedule, steps, sizes)
+    first = sizes.interpreter + sizes.taped + sizes.shared + sizes.state
+    if making > (left := max(0, memory - first)):
+        least = held + max(sizes.fixed + taken, first + making)
         raise BudgetError(
-            f"{schedule} makes a table for its loop of {steps} steps in {making} bytes ({format_bytes(making)}), and "
-            f"the budget has {max(0, left)} bytes for it. Give at least {least} bytes ({format_bytes(least)}) of "
-            "memory, or another schedule.",
+            f"{schedule} does not fit into {max(0, memory)} bytes ({format_bytes(max(0, memory))}) of memory: its "
+            f"table for {steps} steps is made in {making} bytes, and what the first step saved leaves {left}. Give at "
+            f"least {least} bytes ({format_bytes(least)}) of memory, or another schedule.",
             least,
         )
 

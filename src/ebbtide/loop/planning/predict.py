@@ -188,14 +188,23 @@ def table_bytes(schedule: Schedule, steps: int, *, made: bool = False) -> int:
     return _count_table(schedule, steps)[made] if isinstance(schedule, (Mixed, Hierarchical)) and steps > 0 else 0
 
 
-def making_bytes(schedule: Schedule, steps: int) -> int:
-    """Return the bytes of memory in which the table of a schedule is made, which is not made to find that."""
+def bound_bytes(schedule: Mixed | Hierarchical, steps: int, sizes: Sizes) -> tuple[int, int]:
+    """
+    Return what a schedule takes at most beside `Sizes.fixed`, and in how many bytes its table is made.
+
+    Without that table, which there may be no room for.
+    """
+    others = max(0, steps - 1)
     if isinstance(schedule, Hierarchical):
-        return _count_table(schedule, steps)[1]
-    if not isinstance(schedule, Mixed):
-        return 0
-    rows = count_rows(schedule.most, schedule.restart, schedule.saved)
-    return count_bytes(max(1, min(steps, MOST_STEPS, MOST_CELLS // rows)), rows)[1]
+        table, making = _count_table(schedule, steps)
+        memory, disk = min(schedule.memory, others), min(schedule.disk, others)
+        held, snapshots = memory * sizes.restart + disk * sizes.listed, min(memory + disk, others)
+    else:
+        rows = count_rows(schedule.most, schedule.restart, schedule.saved)
+        table, making = count_bytes(max(1, min(steps, MOST_STEPS, MOST_CELLS // rows)), rows)
+        held = schedule.peak(steps, restart=sizes.restart, saved=sizes.taped_beside) + sizes.restart
+        snapshots = min(others, schedule.most // min(schedule.restart, schedule.saved))
+    return max(held + table + count_tuples(snapshots), making), making
 
 
 def _count_table(schedule: Mixed | Hierarchical, steps: int) -> tuple[int, int]:

@@ -346,10 +346,13 @@ def _entering(tape: Tape, leaves: list[Any]) -> tuple[list[Any], list[Node | Non
 
 def _kinds(leaves: list[Any], nodes: list[Node | None]) -> list[Any]:
     """Return for each leaf its type, or the leaf itself if it has no axes or is no array."""
-    pairs = zip(leaves, nodes, strict=True)
-    kinds = [leaf if node is None else node.type for leaf, node in pairs]
-    kinds = [type_of(kind) if isinstance(kind, (np.ndarray, TracedArray)) else kind for kind in kinds]
-    return [kind if getattr(kind, "shape", ()) else leaf for kind, leaf in zip(kinds, leaves, strict=True)]
+    found: list[Any] = []
+    for leaf, node in zip(leaves, nodes, strict=True):
+        kind = leaf if node is None else node.type
+        if node is None and isinstance(leaf, (np.ndarray, TracedArray)):
+            kind = type_of(leaf)
+        found.append(kind if getattr(kind, "shape", ()) else leaf)
+    return found
 
 
 def _taken(tape: Tape, leaves: list[Any], place: str = "the state") -> tuple[list[Node | None], list[Any]]:
