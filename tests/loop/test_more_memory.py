@@ -94,6 +94,32 @@ def test_what_code_before_a_loop_saved_goes_to_disk_where_that_saves_steps() -> 
     assert all(after <= before for before, after in pairwise(steps)), steps
 
 
+def test_a_loop_that_gave_up_snapshots_goes_on_with_what_makes_the_most_of_the_rest() -> None:
+    """
+    The schedule that is the fastest from the beginning may make little of the snapshots that are there.
+
+    Of two loops of 100 steps, in 30 states and 40 of disk, the first took 946 steps for 280; both took 582 in 20.
+    """
+
+    def step(u: Any, i: int) -> Any:
+        for _ in range(3):
+            u = np.sin(u) * 0.5 + 0.5 * u
+        return u
+
+    def f(u: Any) -> Any:
+        return np.sum(timeloop(step, timeloop(step, u, 100, costs=COSTS), 100, costs=COSTS) ** 2)
+
+    x, steps = np.linspace(-1.0, 1.0, 4000), []
+    expected = grad(f)(x)
+    for states in (20, 30):
+        budget = Budget(memory=states * x.nbytes + 80_000, disk=40 * x.nbytes)
+        with profile() as p:
+            assert np.array_equal(grad(f, budget=budget)(x), expected)
+        assert p.steps_forward == p.predicted_steps_forward
+        steps.append(p.steps_forward)
+    assert steps[1] <= steps[0]
+
+
 def test_a_nest_before_a_loop_is_refused_at_no_budget_above_the_least() -> None:
     """
     A nest that planned with all the memory that there was has the loops in its steps hold less for what comes after it.

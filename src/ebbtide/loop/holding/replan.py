@@ -14,6 +14,7 @@ from ebbtide.loop.holding.ahead import Cheapest, is_stuck
 from ebbtide.loop.holding.held import RECORD, beyond_now, counted_bytes
 from ebbtide.loop.holding.less import give_up_on_disk
 from ebbtide.loop.holding.share import held_steps
+from ebbtide.loop.planning.candidates import forget_table
 from ebbtide.loop.planning.plan import Plan
 from ebbtide.loop.planning.predict import predict
 from ebbtide.loop.stepping.shared import counted_before
@@ -86,8 +87,16 @@ def choose_again(rule: Any, memory: int | None, others: int, kept: int) -> Plan:
         BudgetError: Nothing fits.
     """
     plan, known = _choose(rule, memory, others, kept), rule.plan
-    # What was run for another schedule, or to measure, was run.
-    forward = rule.ran + plan.schedule.forward_steps_left(rule.position)
+    left = plan.schedule.forward_steps_left(rule.position)
+    if plan.on_disk and is_alone():
+        # The fastest from the beginning, which may make little of the snapshots that there are.
+        forget_table(plan.schedule)
+        with suppress(BudgetError, ScheduleError):
+            other = _choose(rule, memory, others, kept, on_disk=False)
+            fewer = other.schedule.forward_steps_left(rule.position)
+            plan, left = (other, fewer) if fewer < left else (plan, left)
+            del other
+    forward = rule.ran + left  # what was run for another schedule, or to measure, was run
     more = plan.costs.forward * (forward - known.measuring_steps - plan.predicted_steps_forward)
     return replace(
         plan,
@@ -134,7 +143,7 @@ def of_known_length(rule: Any) -> Plan:
     return replace(plan, predicted_peak_bytes=peak, predicted_disk_bytes=disk)
 
 
-def _choose(rule: Any, memory: int | None, others: int, kept: int) -> Plan:
+def _choose(rule: Any, memory: int | None, others: int, kept: int, *, on_disk: bool = True) -> Plan:
     room, position, sizes, plan = rule.room, rule.position, rule.plan.sizes, rule.plan
     choose = partial(
         room.disk.choose, position.steps, schedule=None, held=others, open=position.open, kept=kept,
@@ -143,10 +152,12 @@ def _choose(rule: Any, memory: int | None, others: int, kept: int) -> Plan:
     # The same ways in all processes. A loop whose steps have saved more than planned keeps its initial state, for those
     # to come; and what they saved beyond that may go to disk.
     has_grown, may_page = agree((room.spare.grown, room.planned is not None))
+    none = 0 if on_disk else room.disk.left
     ways = [(sizes, sizes.restart, 0)] if has_grown else []
     ways.append((sizes, 0, 0))
     if may_page:
         ways.append((room.planned or sizes, 0, room.disk.reserve_for(rule.records.values())))
+    ways = [(taken, initial, max(reserve, none)) for taken, initial, reserve in ways]
     for taken, initial, reserve in ways[:-1]:
         with suppress(BudgetError):
             return choose(taken, memory=None if memory is None else memory - initial, reserve=reserve)
