@@ -88,8 +88,8 @@ def choose_again(rule: Any, memory: int | None, others: int, kept: int) -> Plan:
     """
     plan, known = _choose(rule, memory, others, kept), rule.plan
     left = plan.schedule.forward_steps_left(rule.position)
-    if plan.on_disk and is_alone():
-        # The fastest from the beginning, which may make little of the snapshots that there are.
+    if plan.on_disk and rule.position.forward_ended and not rule.room.spare.grown and is_alone():
+        # It is the fastest from the beginning, and may make little of the snapshots that there are.
         forget_table(plan.schedule)
         with suppress(BudgetError, ScheduleError):
             other = _choose(rule, memory, others, kept, on_disk=False)
