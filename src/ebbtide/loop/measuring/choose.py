@@ -217,8 +217,8 @@ def _with_more_paged(measured: _Measured, plan: Plan, outside: dict[str, Any]) -
     if available is None or not may_page_more(measured.stepper.region) or plan.schedule == StoreAll():
         return plan, 0
     costs = plan.costs if plan.has_costs else None
-    make = partial(measured.disk.choose, measured.steps, measured.sizes, schedule=None, costs=costs, **outside)
-    make = partial(make, open=measured.options.until is not None)
+    options = {"costs": costs, "open": measured.options.until is not None, **outside}
+    make = partial(measured.disk.choose, measured.steps, measured.sizes, schedule=None, **options)
     freed = page_more(
         measured.stepper.region, plan, measured.disk.left,
         lambda more, stored: make(memory=available + more, reserve=stored),

@@ -200,8 +200,7 @@ def bound_bytes(schedule: Mixed | Hierarchical, steps: int, sizes: Sizes) -> tup
         memory, disk = min(schedule.memory, others), min(schedule.disk, others)
         held, snapshots = memory * sizes.restart + disk * sizes.listed, min(memory + disk, others)
     else:
-        rows = count_rows(schedule.most, schedule.restart, schedule.saved)
-        table, making = count_bytes(max(1, min(steps, MOST_STEPS, MOST_CELLS // rows)), rows)
+        table, making = _count_rows(steps, count_rows(schedule.most, schedule.restart, schedule.saved))
         held = schedule.peak(steps, restart=sizes.restart, saved=sizes.taped_beside) + sizes.restart
         snapshots = min(others, schedule.most // min(schedule.restart, schedule.saved))
     return max(held + table + count_tuples(snapshots), making), making
@@ -212,7 +211,11 @@ def _count_table(schedule: Mixed | Hierarchical, steps: int) -> tuple[int, int]:
     if isinstance(schedule, Hierarchical):
         return count_bytes(min(steps, MOST_STEPS), max(1, min(schedule.disk, steps)))
     # That of a schedule with more units may serve it, too.
-    rows = schedule._table(steps).row(sys.maxsize) + 1
+    return _count_rows(steps, schedule._table(steps).row(sys.maxsize) + 1)
+
+
+def _count_rows(steps: int, rows: int) -> tuple[int, int]:
+    """Return the same of a table of so many rows."""
     return count_bytes(max(1, min(steps, MOST_STEPS, MOST_CELLS // rows)), rows)
 
 
