@@ -296,3 +296,20 @@ def test_rows_without_a_test_are_found():
     assert rows_of(page) == [{"sinc", "zeta"}, {"sinc"}, {"x ** y"}]
     assert mentioned_in("np.sinc(x) ** 2")["sinc"] == 1
     assert mentioned_in("np.sinc(x) ** 2")["x ** y"] == 1
+
+
+def test_powers_of_negative_numbers_by_complex_ones():
+    """A negative number has a logarithm where the power is complex."""
+    z, b = np.array([1.0 + 1.0j, 2.0 - 1.0j, 0.5 + 0.0j]), np.array([-2.0, 3.0, -0.5])
+    for f, log in ((lambda z: (-2.0) ** z, np.log(-2.0 + 0j)), (lambda z: np.power(b, z), np.log(b + 0j))):
+        pushed = jvp(f, (z,), (np.ones_like(z),))[1]
+        np.testing.assert_allclose(pushed, f(z) * log, rtol=1e-13)
+
+
+def test_variance_as_a_complex_number():
+    """Its imaginary part is 0 everywhere, and so is the gradient of that."""
+    z = np.array([1.0 + 1.0j, 2.0 - 1.0j, 0.5 + 0.0j])
+    for f in (np.var, np.std, np.nanvar, np.nanstd):
+        assert not np.any(grad(lambda z, f=f: np.imag(f(z, dtype=np.complex128)))(z))
+        both = grad(lambda z, f=f: np.real((1 + 1j) * f(z, dtype=np.complex128)))(z)
+        np.testing.assert_allclose(both, grad(lambda z, f=f: np.real(f(z)))(z), rtol=1e-13)

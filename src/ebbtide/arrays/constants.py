@@ -204,6 +204,7 @@ def _ufunc_type(function: np.ufunc) -> Callable[..., ArrayType]:
 
 def abstract_types(operands: tuple[Any, ...]) -> list[ArrayType]:
     """Return the types of operands; a Python number takes the dtype that it has among the others."""
+    operands = tuple([np.asarray(x) if type(x) in (list, tuple) else x for x in operands])
     dtypes = [x.dtype for x in operands if type(x) not in PYTHON_NUMBERS]
     return [
         ArrayType((), np.result_type(*dtypes, x)) if type(x) in PYTHON_NUMBERS else type_of(x) for x in operands

@@ -266,6 +266,9 @@ class TracedArray:
             if error is not None:
                 raise error
             new = HANDLERS[np.astype](new, self.dtype)
+        if type(new) is not TracedArray:
+            self[...] = new  # without a derivative, as of a floor
+            return self
         replace(self.present(), new, private=False)
         return self
 
@@ -293,9 +296,11 @@ class TracedArray:
         """Return a copy, which is traced too."""
         return HANDLERS[np.copy](self, order)
 
-    def astype(self, dtype: Any, order: str = "K", casting: str = "unsafe", **_: Any) -> Any:
+    def astype(
+        self, dtype: Any, order: str = "K", casting: str = "unsafe", subok: bool = True, copy: bool = True
+    ) -> Any:
         """Return a copy of another dtype; the cotangent comes back in this one."""
-        return HANDLERS[np.astype](self, dtype)
+        return HANDLERS[np.astype](self, dtype, copy=copy or order != "K")
 
     def reshape(self, *shape: Any, order: Any = "C") -> Any:
         """Return the elements in another shape, a view where NumPy makes one."""

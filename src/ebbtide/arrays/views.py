@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 
+from ebbtide.arrays.array_type import ArrayType
 from ebbtide.arrays.context import current, entered
 from ebbtide.arrays.location import user_line
 from ebbtide.arrays.registry import HANDLERS
@@ -116,6 +117,45 @@ def bottom(value: Any) -> Any:
     return value
 
 
+def laid(array: TracedArray) -> Any:
+    """
+    Return a plain array that lies as an array does, or will, in memory; it must not be read.
+
+    None where nobody knows. Of a batch it has an axis of the members in front.
+    """
+    found = _ground(array.present())
+    if not hasattr(found, "_trace"):
+        return found if isinstance(found, np.ndarray) else None
+    stand_in = getattr(found._trace, "stand_in", None)
+    return None if stand_in is None else stand_in(found)
+
+
+def settled(array: Any) -> Any:
+    """
+    Return an array as it is, after a view that was written whole has taken its place in its root again.
+
+    Whether a reshape makes a view or a copy depends on how it lies there, and what was written may lie in another way.
+    """
+    sharing = array._sharing if hasattr(array, "_trace") else None
+    if sharing is None or sharing.root is None or sharing.copied:
+        return array
+    if not _is_view(_ground(array.present()), _ground(sharing.root)):
+        refresh(array, sharing)
+    return array
+
+
+def _ground(value: Any) -> Any:
+    """Return what is under all levels of tracing: of a batch all members, of an equation what stands for its result."""
+    while hasattr(value, "_trace"):
+        beneath = value._value
+        if hasattr(value._trace, "members"):
+            beneath = beneath if value._node is None else value._node
+        elif type(beneath) is ArrayType:
+            return value
+        value = beneath
+    return value
+
+
 def linked(view: Any, base: Any, primitive: Any, params: dict[str, Any], *, always: bool = False) -> Any:
     """
     Return *view* after noting that it is a view of *base*, if their memory is indeed the same.
@@ -127,8 +167,7 @@ def linked(view: Any, base: Any, primitive: Any, params: dict[str, Any], *, alwa
         params: Its parameters.
         always: Whether it is a view to the user also where the memory is not the same (`x.T.flat`).
     """
-    values = bottom(view), bottom(base)
-    if not always and not (np.may_share_memory(*values) if isinstance(values[0], np.ndarray) else _is_view(view)):
+    if not always and not _is_view(_ground(view), _ground(base)):
         return view
     sharing = base.sharing()
     root, path = (base, ()) if sharing.root is None else (sharing.root, sharing.path)
@@ -145,11 +184,11 @@ def linked(view: Any, base: Any, primitive: Any, params: dict[str, Any], *, alwa
     return view
 
 
-def _is_view(made: Any) -> bool:
-    """Return whether a value without memory is a view: its trace may know, else what would be one in NumPy is one."""
-    while hasattr(made._value, "_trace"):
-        made = made._value
-    has_view = getattr(made._trace, "has_view", None)
+def _is_view(made: Any, base: Any) -> bool:
+    """Return whether a value is a view; of what has no memory its trace may know, else what NumPy makes one is one."""
+    if isinstance(made, np.ndarray) and isinstance(base, np.ndarray):
+        return np.may_share_memory(made, base)
+    has_view = getattr(getattr(made, "_trace", None), "has_view", None)
     return has_view is None or has_view(made)
 
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from ebbtide.arrays.array_type import type_of
 from ebbtide.arrays.traced import TracedArray
-from ebbtide.arrays.views import bottom
+from ebbtide.arrays.views import laid
 from ebbtide.rules.answers import refusal
 from ebbtide.rules.originals import is_traced, stands_for
 
@@ -30,9 +30,10 @@ def _assembled(value: Any) -> Any:
 
 def _lies(array: Any, order: str) -> bool:
     """Return whether the memory of an array is known to be in an order, "C" or "F"."""
-    value = bottom(array.present() if type(array) is TracedArray else array)
-    if not isinstance(value, np.ndarray):
+    value = laid(array) if type(array) is TracedArray else array
+    if value is None:
         return False
+    value = value[0] if value.ndim > array.ndim and len(value) else value  # one member of a batch
     return value.flags.c_contiguous if order == "C" else value.flags.f_contiguous
 
 

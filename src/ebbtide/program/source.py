@@ -361,7 +361,7 @@ class Source:
             return f"{arguments[0]}[{arguments[1]}]"
         sign = _SIGNS.get(equation.name)
         if sign is not None and getattr(equation.function, "__module__", "") == "_operator":
-            return f"{arguments[0]} {sign} {arguments[1]}"
+            return " ".join([_as_operand(arguments[0]), sign, _as_operand(arguments[1])])
         ufunc = ufunc_of(equation)
         name = None if ufunc is None else ufunc_text(ufunc)
         if name is None:
@@ -380,6 +380,11 @@ class Source:
 
     def _dtype(self, variable: Variable) -> str:
         return repr(variable.type.dtype.str)
+
+
+def _as_operand(text: str) -> str:
+    """Return an operand of a sign: in brackets what binds less than `**`, as a negative number does."""
+    return text if text.isidentifier() or text[:1] != "-" else f"({text})"
 
 
 def _joined(imports: Iterable[str]) -> list[str]:

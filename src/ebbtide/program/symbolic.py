@@ -20,7 +20,7 @@ from ebbtide.arrays.views import bottom
 from ebbtide.budget import Budget
 from ebbtide.errors import MutationError, TraceError
 from ebbtide.program.equation import OBJECT, Equation, Place, Variable, stand_in
-from ebbtide.program.layout import Layout, packed_strides
+from ebbtide.program.layout import Layout, dummy, packed_strides
 from ebbtide.tape.joint import part
 from ebbtide.tape.node import Node
 from ebbtide.tape.saved import checksum
@@ -123,10 +123,20 @@ class SymbolicTrace:
 
     def has_view(self, array: TracedArray) -> bool:
         """Return whether an array of this trace will be a view of the array that it was made of."""
+        layout = self._laid_out()
+        return array._node in layout.bases or array._node in layout.of_constants
+
+    def stand_in(self, array: TracedArray) -> np.ndarray:
+        """Return an array that lies as an array of this trace will, and must not be read."""
+        node = array._node
+        return dummy(node.type, self._laid_out().strides[node]) if type(node) is Variable else np.asarray(node)
+
+    def _laid_out(self) -> Layout:
+        """Return how the values up to here will lie."""
         for equation in self.equations[self._laid :]:
             self._layout.add(equation)
         self._laid = len(self.equations)
-        return array._node in self._layout.bases
+        return self._layout
 
     def forget(self, count: int) -> None:
         """Forget all equations but the first *count*."""
@@ -190,7 +200,8 @@ class SymbolicTrace:
                 f"{primitive.name}, called at {self.here()}, is opaque: the type of its result cannot be known "
                 "without data. Call it outside of the traced function, and pass the result in."
             )
-        arguments = tuple([self._inside(operand) for operand in operands])
+        given = [np.asarray(x) if type(x) in (list, tuple) else x for x in operands]
+        arguments = tuple([self._inside(operand) for operand in given])
         params = self._inside(dict(params or {}))
         if params.get("in_place"):
             # Whether memory is used again is decided when all is known.
@@ -309,6 +320,7 @@ class SymbolicTrace:
 
 def _strides_of(value: Any) -> tuple[int, ...]:
     """Return the strides of an array; of what has no memory those of an array in C order."""
+    value = bottom(value)
     if isinstance(value, np.ndarray):
         return value.strides
     kind = type_of(value)

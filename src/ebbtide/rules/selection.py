@@ -179,6 +179,8 @@ _cast_constant = constant(_cast, lambda x, dtype: ArrayType(x.shape, np.dtype(dt
 def astype(x: Any, dtype: Any, /, *, copy: bool = True, device: Any = None) -> Any:
     """Return a cast; to an integer or boolean dtype it is a plain array, as its derivative is zero."""
     dtype = np.dtype(dtype)
+    if not copy and type(x) is TracedArray and dtype == x.dtype:
+        return x  # and no copy, through which nobody could write
     if dtype.kind not in "fc":
         return _cast_constant(x, dtype)
     if dtype.kind == "f" and type_of(x).dtype.kind == "c":

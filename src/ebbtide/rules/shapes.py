@@ -13,7 +13,7 @@ from ebbtide.arrays.kinds import linear
 from ebbtide.arrays.primitive import constant_like, unbroadcast
 from ebbtide.arrays.registry import register
 from ebbtide.arrays.traced import TracedArray
-from ebbtide.arrays.views import bottom, linked
+from ebbtide.arrays.views import laid, linked, settled
 from ebbtide.rules.answers import answer, refusal
 from ebbtide.rules.reductions import axes_of
 
@@ -71,7 +71,7 @@ def reshape(a: Any, /, shape: Any = None, order: Any = "C", *, newshape: Any = N
         raise refusal(f"reshape with order={order!r} depends on the memory layout; write order='C' or order='F'.")
     if copy:
         a = np.copy(a)
-    return _view(_reshape, a, {"shape": shape, "order": order})
+    return _view(_reshape, settled(a), {"shape": shape, "order": order})
 
 
 def transpose(a: Any, axes: Any = None) -> Any:
@@ -114,9 +114,12 @@ def _squeeze(a: Any, axis: Any = None) -> Any:
 def ravel(a: Any, order: Any = "C") -> Any:
     """Return the elements in one axis: a view of what lies so in memory already, else a copy, as NumPy has it."""
     order = "C" if a.ndim < 2 else order
-    value = bottom(a.present())
-    if isinstance(value, np.ndarray) and not (value.flags.f_contiguous if order == "F" else value.flags.c_contiguous):
-        a = np.copy(a, order="F" if order == "F" else "C")
+    a = settled(a)
+    value = laid(a) if type(a) is TracedArray else a
+    if value is not None:
+        value = value[0] if value.ndim > a.ndim and len(value) else value  # one member of a batch
+        if not (value.flags.f_contiguous if order == "F" else value.flags.c_contiguous):
+            a = np.copy(a, order="F" if order == "F" else "C")
     return reshape(a, -1, order=order)
 
 
