@@ -9,6 +9,7 @@ NAMES = (
     "dots", "mlp", "rnn", "fanout", "relu", "overhead", "budget", "timeloop", "planner",
     "programs", "calling", "ensembles", "larger_nets", "lenet", "schedules", "storage",
     "hidden", "ranks", "scaling", "faults", "adjoints", "linearize", "burgers_machine", "recurrent", "inner_loops",
+    "monotone",
 )  # fmt: skip
 
 parser = argparse.ArgumentParser(prog="python -m bench", description="The measured claims of Ebbtide.")

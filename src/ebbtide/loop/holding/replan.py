@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -16,7 +17,7 @@ from ebbtide.loop.holding.less import give_up_on_disk
 from ebbtide.loop.holding.share import held_steps
 from ebbtide.loop.planning.candidates import forget_table
 from ebbtide.loop.planning.plan import Plan
-from ebbtide.loop.planning.predict import predict
+from ebbtide.loop.planning.predict import predict, predict_from
 from ebbtide.loop.stepping.shared import counted_before
 from ebbtide.schedules import Revolve, StoreAll
 
@@ -88,14 +89,12 @@ def choose_again(rule: Any, memory: int | None, others: int, kept: int) -> Plan:
     """
     plan, known = _choose(rule, memory, others, kept), rule.plan
     left = plan.schedule.forward_steps_left(rule.position)
-    if plan.on_disk and rule.position.forward_ended and not rule.room.spare.grown and is_alone():
+    if rule.position.forward_ended and not rule.room.spare.grown and is_alone():
         # It is the fastest from the beginning, and may make little of the snapshots that there are.
-        forget_table(plan.schedule)
-        with suppress(BudgetError, ScheduleError):
-            other = _choose(rule, memory, others, kept, on_disk=False)
-            fewer = other.schedule.forward_steps_left(rule.position)
-            plan, left = (other, fewer) if fewer < left else (plan, left)
-            del other
+        for other in _others(rule, plan, memory, others, kept):
+            with suppress(ScheduleError):
+                fewer = other.schedule.forward_steps_left(rule.position)
+                plan, left = (other, fewer) if fewer < left else (plan, left)
     forward = rule.ran + left  # what was run for another schedule, or to measure, was run
     more = plan.costs.forward * (forward - known.measuring_steps - plan.predicted_steps_forward)
     return replace(
@@ -107,6 +106,20 @@ def choose_again(rule: Any, memory: int | None, others: int, kept: int) -> Plan:
         least=known.least,
         fewest=known.fewest,
     )
+
+
+def _others(rule: Any, plan: Plan, memory: int | None, others: int, kept: int) -> Iterator[Plan]:
+    """Yield plans in memory that may run fewer steps from where a loop stands than a new one, in its reverse sweep."""
+    known, sizes = rule.plan, rule.plan.sizes
+    if not known.on_disk:
+        with suppress(ScheduleError):
+            peak = sizes.fixed + predict_from(known.schedule, rule.position, sizes, known.costs).memory
+            if memory is None or peak <= memory:
+                yield replace(known, predicted_peak_bytes=peak)
+    if plan.on_disk:
+        forget_table(plan.schedule)
+        with suppress(BudgetError):
+            yield _choose(rule, memory, others, kept, on_disk=False)
 
 
 def from_here(rule: Any, reverse: int) -> Plan:

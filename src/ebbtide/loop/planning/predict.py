@@ -96,7 +96,34 @@ def predict(schedule: Schedule, steps: int, sizes: Sizes, costs: Costs, *, buffe
         return _periodic(schedule, steps, sizes, costs, buffered=buffered)
     if isinstance(schedule, Hierarchical) and schedule.disk <= _DEEPEST and steps > 0:
         return _hierarchical(schedule, steps, sizes, costs, buffered=buffered)
-    return _followed(schedule, steps, sizes, costs, buffered=buffered)
+    return predict_from(schedule, Position(steps=steps), sizes, costs, buffered=buffered)
+
+
+def predict_from(
+    schedule: Schedule, start: Position, sizes: Sizes, costs: Costs, *, buffered: bool = False
+) -> Prediction:
+    """
+    Return what a schedule takes from a position to the end, by following it: for the bytes, and for those on disk.
+
+    Raises:
+        ScheduleError: It does not lead on from there.
+    """
+    found = simulate(schedule.next_action, start, restart=sizes.restart, saved=sizes.taped)
+    memory = found.peak_memory - (sizes.taped if start.end else 0) + table_bytes(schedule, start.steps)
+    disk = buffer = 0
+    if found.disk_writes or start.on_disk:
+        disk = simulate(schedule.next_action, start, restart=sizes.stored, saved=sizes.stored_saved).peak_disk
+        entries = simulate(schedule.next_action, start, restart=sizes.listed, saved=sizes.left_behind)
+        buffer = buffer_of(sizes) if buffered else 0
+        memory += entries.peak_disk + buffer
+    return Prediction(
+        forward=found.forward_steps,
+        snapshots=found.peak_snapshots,
+        memory=max(0, memory) + count_tuples(found.peak_snapshots, found.forward_steps),
+        disk=disk,
+        time=_time(costs, start.end, found.forward_steps, found.disk_writes, found.disk_reads),
+        buffer=buffer,
+    )
 
 
 def spare_tier(schedule: Schedule, steps: int) -> str | None:
@@ -251,27 +278,6 @@ def _hierarchical(schedule: Hierarchical, steps: int, sizes: Sizes, costs: Costs
         memory=max(held + table + count_tuples(snapshots, counts.forward) + buffer, making),
         disk=counts.disk * sizes.stored,
         time=_time(costs, steps, counts.forward, counts.writes, counts.reads),
-        buffer=buffer,
-    )
-
-
-def _followed(schedule: Schedule, steps: int, sizes: Sizes, costs: Costs, *, buffered: bool) -> Prediction:
-    """Of a schedule about which nothing is known: once for the bytes in memory, and for those on disk if it is used."""
-    start = Position(steps=steps)
-    found = simulate(schedule.next_action, start, restart=sizes.restart, saved=sizes.taped)
-    memory = found.peak_memory - (sizes.taped if steps else 0)
-    disk = buffer = 0
-    if found.disk_writes:
-        disk = simulate(schedule.next_action, start, restart=sizes.stored, saved=sizes.stored_saved).peak_disk
-        entries = simulate(schedule.next_action, start, restart=sizes.listed, saved=sizes.left_behind)
-        buffer = buffer_of(sizes) if buffered else 0
-        memory += entries.peak_disk + buffer
-    return Prediction(
-        forward=found.forward_steps,
-        snapshots=found.peak_snapshots,
-        memory=max(0, memory) + count_tuples(found.peak_snapshots, found.forward_steps),
-        disk=disk,
-        time=_time(costs, steps, found.forward_steps, found.disk_writes, found.disk_reads),
         buffer=buffer,
     )
 
