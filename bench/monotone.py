@@ -100,7 +100,7 @@ def works(kind: Callable[[Parts], Any], seed: int, budgets: int) -> list[tuple[f
         try:
             with eb.profile() as p:
                 np.testing.assert_array_equal(eb.grad(call, budget=budget)(x), expected)
-        except eb.BudgetError:
+        except (eb.BudgetError, eb.StorageError):  # there may be no disk for what code saves
             found.append(None)
         else:
             moved = (p.bytes_written + p.bytes_read) / STATE

@@ -54,8 +54,8 @@ def pulled(g: Any, slope: Any, where: Any) -> Any:
     """
     Return a cotangent times derivatives.
 
-    Where none is chosen the deviation is nan, and so is the cotangent of a derivative that uses it. The imaginary part of
-    a variance that is asked for as a complex number is 0 everywhere.
+    Where none is chosen the deviation is nan, and so is the cotangent of a derivative that uses it. The imaginary part
+    of a variance that is asked for as a complex number is 0 everywhere.
     """
     return only(where, (np.real(g) if type_of(g).dtype.kind == "c" else g) * slope)
 
