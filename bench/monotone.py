@@ -1,9 +1,9 @@
 """
 More memory, more work? Random calls in growing budgets, each of which is planned for given costs.
 
-Work is the steps that ran, by what their operations take, and what went to disk and back. Of each call and budget it is
-compared with that of all smaller budgets. Bar: never more. It is met where one loop has all the room; where several
-parts of a call share it, each is planned when it runs, for what is there then.
+Work is the steps that ran and those that were reversed, by what their operations take, and what went to disk and back.
+Of each call and budget it is compared with that of all smaller budgets. Bar: never more. It is met where one loop has
+all the room; where several parts of a call share it, each is planned when it runs, for what is there then.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from ebbtide.schedules import Costs
 SIZE, PROGRAMS, BUDGETS, STEP = 4000, 24, 14, 1.12
 STATE = 8 * SIZE
 # What code has around the loop whose steps have so many operations, or in it.
-KINDS = {
-    "code before one loop": lambda parts: parts.loop(parts.code(parts.x)),
-    "code after it": lambda parts: parts.code(parts.loop(parts.x)),
-    "two loops in turn": lambda parts: parts.other(parts.loop(parts.x)),
-    "code between them": lambda parts: parts.other(parts.code(parts.loop(parts.x))),
-    "three loops in turn": lambda parts: parts.loop(parts.other(parts.loop(parts.x))),
-    "a loop in each step": lambda parts: parts.code(parts.nest(parts.x)),
-    "the same before a loop": lambda parts: parts.loop(parts.nest(parts.x)),
-    "the same after it": lambda parts: parts.nest(parts.loop(parts.x)),
+KINDS: dict[str, Callable[[Parts, Any], Any]] = {
+    "code before one loop": lambda parts, x: parts.loop(parts.code(x)),
+    "code after it": lambda parts, x: parts.code(parts.loop(x)),
+    "two loops in turn": lambda parts, x: parts.other(parts.loop(x)),
+    "code between them": lambda parts, x: parts.other(parts.code(parts.loop(x))),
+    "three loops in turn": lambda parts, x: parts.loop(parts.other(parts.loop(x))),
+    "a loop in each step": lambda parts, x: parts.code(parts.nest(x)),
+    "the same before a loop": lambda parts, x: parts.loop(parts.nest(x)),
+    "the same after it": lambda parts, x: parts.nest(parts.loop(x)),
 }
 
 
@@ -49,7 +49,6 @@ class Parts:
         self._inner = choose([1, 3, 8]), choose([3, 5, 10])
         self._outer, self._code = choose([3, 5, 8]), choose([0, 2, 8, 20])
         self.least = 6 + max(self._loop[0], self._inner[0])
-        self.x: Any = None
         self.ran = 0
 
     def _costs(self, forward: int) -> Costs:
@@ -84,16 +83,16 @@ class Parts:
         return u
 
 
-def works(kind: Callable[[Parts], Any], seed: int, budgets: int) -> list[tuple[float, int] | None]:
+def works(kind: Callable[[Parts, Any], Any], seed: int, budgets: int) -> list[tuple[float, int] | None]:
     """Return work and steps, in operations, of a call in each budget; None where it was refused."""
     parts, found = Parts(seed), list[tuple[float, int] | None]()
 
     def call(x: Any) -> Any:
-        parts.x = x
-        return np.sum(kind(parts) ** 2)
+        return np.sum(kind(parts, x) ** 2)
 
     x = np.linspace(-1.0, 1.0, SIZE)
     expected = eb.grad(call)(x)
+    reversals = 2 * parts.ran
     for k in range(budgets):
         budget = eb.Budget(memory=int(parts.least * STEP**k * STATE) + 60_000, disk=parts.disk * STATE)
         parts.ran = 0
@@ -104,8 +103,7 @@ def works(kind: Callable[[Parts], Any], seed: int, budgets: int) -> list[tuple[f
             found.append(None)
         else:
             moved = (p.bytes_written + p.bytes_read) / STATE
-            found.append((parts.ran + parts.transfer * moved, parts.ran))
-    parts.x = None
+            found.append((parts.ran + reversals + parts.transfer * moved, parts.ran))
     return found
 
 

@@ -156,7 +156,9 @@ def _ground(value: Any) -> Any:
     return value
 
 
-def linked(view: Any, base: Any, primitive: Any, params: dict[str, Any], *, always: bool = False) -> Any:
+def linked(
+    view: Any, base: Any, primitive: Any, params: dict[str, Any], *, always: bool = False, gathered: bool = False
+) -> Any:
     """
     Return *view* after noting that it is a view of *base*, if their memory is indeed the same.
 
@@ -166,8 +168,9 @@ def linked(view: Any, base: Any, primitive: Any, params: dict[str, Any], *, alwa
         primitive: The operation, which has a `put` that writes a changed view back.
         params: Its parameters.
         always: Whether it is a view to the user also where the memory is not the same (`x.T.flat`).
+        gathered: Whether a batch gathers what is a view of each member: the row that a number of its own names.
     """
-    if not always and not _is_view(_ground(view), _ground(base)):
+    if not always and not (gathered and _is_batched(view)) and not _is_view(_ground(view), _ground(base)):
         return view
     sharing = base.sharing()
     root, path = (base, ()) if sharing.root is None else (sharing.root, sharing.path)
@@ -182,6 +185,13 @@ def linked(view: Any, base: Any, primitive: Any, params: dict[str, Any], *, alwa
     mine.line = view._trace.here()
     root.sharing().note(view)
     return view
+
+
+def _is_batched(array: Any) -> bool:
+    """Return whether the innermost trace of an array is that of a batch."""
+    while hasattr(array._value, "_trace"):
+        array = array._value
+    return hasattr(array._trace, "members")
 
 
 def _is_view(made: Any, base: Any) -> bool:

@@ -262,7 +262,7 @@ def read_places(x: Any, index: tuple[Any, ...]) -> Any:
     is_row = all(isinstance(part, (int, np.integer, slice, type(None), type(Ellipsis))) or np.shape(part) == ()
                  for part in index)  # fmt: skip
     if is_row and type(x) is TracedArray and type(made) is TracedArray and isinstance(bottom(made), ArrayType):
-        return linked(made, x, _ROW, {"index": index})
+        return linked(made, x, _ROW, {"index": index}, gathered=True)
     return made
 
 
