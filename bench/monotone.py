@@ -18,7 +18,7 @@ import ebbtide as eb
 from bench.measure import Table, run
 from ebbtide.schedules import Costs
 
-SIZE, PROGRAMS, BUDGETS, STEP = 4000, 24, 14, 1.12
+SIZE, CALLS, BUDGETS, STEP = 4000, 12, 14, 1.12
 STATE = 8 * SIZE
 # What code has around the loop whose steps have so many operations, or in it.
 KINDS: dict[str, Callable[[Parts, Any], Any]] = {
@@ -125,7 +125,7 @@ def main(quick: bool = False) -> None:
     for name, kind in KINDS.items():
         for with_disk in (False, True):
             seeds = [seed for seed in range(1 if quick else 1000) if bool(Parts(seed).disk) == with_disk]
-            many = [works(kind, seed, 2 if quick else BUDGETS) for seed in seeds[: PROGRAMS // 2]]
+            many = [works(kind, seed, 2 if quick else BUDGETS) for seed in seeds[:CALLS]]
             ran = [[one for one in budgets if one] for budgets in many]
             work = [most([one for one, _ in budgets]) for budgets in ran]
             steps = [most([float(one) for _, one in budgets]) for budgets in ran]

@@ -126,8 +126,63 @@ def made_contiguous(u: Any) -> Any:
     return np.sum(WEIGHTS * y * u)
 
 
+def of_other_view(u: Any) -> Any:
+    """Take a copy of a view into which a view of another array was written."""
+    y = u * 1.0
+    v = y[:, ::2]
+    v[...] = u[:, :2]
+    w = v.ravel()
+    w *= 3
+    return np.sum(WEIGHTS * y * u)
+
+
+def zeros_reshaped(u: Any) -> Any:
+    """Change zeros through a reshape of them."""
+    d = np.zeros_like(u)
+    m = d.reshape(4, 2)
+    m[1:3] += u[:, :2]
+    return np.sum(WEIGHTS * d**2)
+
+
+def zeros_spread(u: Any) -> Any:
+    """Read what is broadcast of zeros after these were written."""
+    d = np.zeros_like(u[0])
+    wide = np.broadcast_to(d, u.shape)
+    d[1:3] = u[1, 1:3]
+    return np.sum(WEIGHTS * wide * u)
+
+
+def turned_and_raveled_back(u: Any) -> Any:
+    """Change what ravel takes in the order in which it lies, and what it copies."""
+    y = u * 1.0
+    w = y.T.ravel(order="F")
+    w[3] = u[0, 1]
+    z = u * 1.0
+    w = z.ravel(order="F")
+    w[3] = u[0, 1]
+    return np.sum(WEIGHTS * (y + z) ** 2)
+
+
+def gathered(u: Any) -> Any:
+    """Change rows that were gathered, through what reshapes them."""
+    y, z = u[[1, 0]], np.take(u, [1, 0, 1], axis=0)
+    y.ravel()[:] *= u[0, 1]
+    w = z.reshape(-1)
+    w += 1.5
+    return np.sum(WEIGHTS * y**2) + np.sum(z**2)
+
+
+def copied_turned(u: Any) -> Any:
+    """Change a copy in Fortran order along its memory."""
+    y = u.copy("F")
+    w = np.ravel(y, "F")
+    w *= u[0, 1]
+    return np.sum(WEIGHTS * y**2)
+
+
 BODIES = (
-    stencil, whole_view, turned, copied_into, added_at, rows, taken_before, given_out, column, turned_and_raveled,
+    gathered, copied_turned, of_other_view, zeros_reshaped, zeros_spread, turned_and_raveled_back, stencil, whole_view,
+    turned, copied_into, added_at, rows, taken_before, given_out, column, turned_and_raveled,
     in_rows, written_whole, as_is, made_contiguous,
 )  # fmt: skip
 
@@ -162,6 +217,7 @@ def test_view_writes(body: Callable[[Any], Any], order: Any) -> None:
     np.testing.assert_allclose(eb.vmap(body)(batch), [expected] * 2, rtol=1e-13)
     np.testing.assert_allclose(eb.vmap(eb.grad(body))(batch), [slope] * 2, rtol=1e-7, atol=1e-7)
     np.testing.assert_allclose(eb.jit(eb.vmap(body))(batch), [expected] * 2, rtol=1e-13)
+    np.testing.assert_allclose(eb.vmap(eb.vmap(body))(np.stack([batch] * 3)), [[expected] * 2] * 3, rtol=1e-13)
 
 
 def test_jitted_step_fills_zeros() -> None:
@@ -218,3 +274,32 @@ def test_floors_in_place() -> None:
     value, slope = eb.value_and_grad(f)(x)
     assert value == f(x) == eb.jit(f)(x)
     np.testing.assert_allclose(slope, finite_differences(f, x), rtol=1e-7)
+
+
+def test_reshape_of_a_number_is_a_copy() -> None:
+    """A NumPy scalar does not change with an array that was made of it."""
+
+    def f(x: Any) -> Any:
+        y = np.reshape(x, (1,))
+        y[0] = 5.0
+        return np.sum(y) + 3 * x
+
+    for x in (2.0, np.float64(2.0)):
+        assert eb.value_and_grad(f)(x) == (f(np.float64(2.0)), 3.0)
+
+
+@pytest.mark.parametrize("order", ["C", "F", "K"])
+def test_arrays_like_another_lie_as_it_does(order: Any) -> None:
+    """In all modes, as a sum goes along memory, and a reshape copies what lies otherwise."""
+    x = np.asfortranarray(A)
+
+    def f(x: Any) -> Any:
+        made = [np.zeros_like(x, order=order), np.ones_like(x.T, order=order), np.full_like(x, 2.0, order=order)]
+        for one in made:
+            one.reshape(-1)[1] = 3.0
+        return np.sum(made[0] * x), np.sum(made[1] * x.T), np.sum(made[2] * x)
+
+    expected = f(x)
+    assert eb.vjp(f, x)[0] == expected
+    for executor in ("reference", "machine"):
+        assert eb.jit(f, executor=executor)(x) == expected

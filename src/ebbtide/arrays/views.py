@@ -117,17 +117,21 @@ def bottom(value: Any) -> Any:
     return value
 
 
-def laid(array: TracedArray) -> Any:
-    """
-    Return a plain array that lies as an array does, or will, in memory; it must not be read.
+def laid(array: Any) -> np.ndarray | None:
+    """Return a plain array that lies as an array, or each member of a batch, does or will; it must not be read."""
+    found = _ground(array.present() if hasattr(array, "_trace") else array)
+    stand_in = getattr(getattr(found, "_trace", None), "stand_in", None)
+    found = found if stand_in is None else stand_in(found)
+    if not isinstance(found, np.ndarray):
+        return None  # nobody knows
+    # The members of a batch are along axes in front.
+    return found if found.ndim == array.ndim or 0 in found.shape else found[(0,) * (found.ndim - array.ndim)]
 
-    None where nobody knows. Of a batch it has an axis of the members in front.
-    """
-    found = _ground(array.present())
-    if not hasattr(found, "_trace"):
-        return found if isinstance(found, np.ndarray) else None
-    stand_in = getattr(found._trace, "stand_in", None)
-    return None if stand_in is None else stand_in(found)
+
+def lies(array: Any, order: str) -> bool | None:
+    """Return whether an array lies without gaps in an order, "C" or "F"; None if nobody knows."""
+    found = laid(array)
+    return None if found is None else bool(found.flags.f_contiguous if order == "F" else found.flags.c_contiguous)
 
 
 def settled(array: Any) -> Any:
@@ -196,10 +200,10 @@ def _is_batched(array: Any) -> bool:
 
 def _is_view(made: Any, base: Any) -> bool:
     """Return whether a value is a view; of what has no memory its trace may know, else what NumPy makes one is one."""
-    if isinstance(made, np.ndarray) and isinstance(base, np.ndarray):
+    if isinstance(made, np.ndarray) and not hasattr(base, "_trace"):
         return np.may_share_memory(made, base)
     has_view = getattr(getattr(made, "_trace", None), "has_view", None)
-    return has_view is None or has_view(made)
+    return has_view is None or has_view(made, base)
 
 
 def refresh(view: TracedArray, sharing: Sharing) -> None:

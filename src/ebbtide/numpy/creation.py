@@ -10,7 +10,7 @@ import numpy as np
 
 from ebbtide.arrays.array_type import type_of
 from ebbtide.arrays.traced import TracedArray
-from ebbtide.arrays.views import laid
+from ebbtide.arrays.views import lies
 from ebbtide.rules.answers import refusal
 from ebbtide.rules.originals import is_traced, stands_for
 
@@ -28,15 +28,6 @@ def _assembled(value: Any) -> Any:
     return np.stack(parts)
 
 
-def _lies(array: Any, order: str) -> bool:
-    """Return whether the memory of an array is known to be in an order, "C" or "F"."""
-    value = laid(array) if type(array) is TracedArray else array
-    if value is None:
-        return False
-    value = value[0] if value.ndim > array.ndim and len(value) else value  # one member of a batch
-    return value.flags.c_contiguous if order == "C" else value.flags.f_contiguous
-
-
 @stands_for(np.array)
 def array(
     object: Any, dtype: Any = None, *, copy: Any = True, order: Any = "K", subok: bool = False, ndmin: int = 0,  # noqa: A002
@@ -50,7 +41,7 @@ def array(
         made = np.copy(made, order)
     missing = ndmin - np.ndim(made)
     made = np.reshape(made, (1,) * missing + made.shape) if missing > 0 else made
-    return np.copy(made, order) if order in ("C", "F") and not _lies(made, order) else made
+    return np.copy(made, order) if order in ("C", "F") and not lies(made, order) else made
 
 
 @stands_for(np.asarray)
@@ -112,7 +103,7 @@ def full_like(
     a = a if hasattr(a, "dtype") else np.asarray(a)
     kind = type_of(a)
     if order not in ("C", "F"):
-        order = "F" if shape is None and _lies(a, "F") and not _lies(a, "C") else "C"
+        order = "F" if shape is None and lies(a, "F") and not lies(a, "C") else "C"
     return full(kind.shape if shape is None else shape, fill_value, kind.dtype if dtype is None else dtype, order)
 
 

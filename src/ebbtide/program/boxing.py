@@ -6,11 +6,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from math import prod
 
+import numpy as np
+
 from ebbtide.machine import MOST_LINKS, MOST_OPERANDS, MOST_VALUES
 from ebbtide.program.boxes import Boxed, boxes_of, linked, size_of
 from ebbtide.program.chains import ufunc_loop_of
 from ebbtide.program.costs import SIMPLE
-from ebbtide.program.equation import Equation, Variable
+from ebbtide.program.equation import Equation, Variable, stand_in
 from ebbtide.program.layout import Layout, ufunc_of
 from ebbtide.program.lifetimes import outputs_of, users_of
 from ebbtide.program.orders import order_of
@@ -108,8 +110,8 @@ def _kind_of(equation: Equation, layout: Layout) -> str | None:
 
 def _is_thin(equation: Equation) -> bool:
     """Return whether a reshape only drops and adds axes of one element."""
-    shapes = [[n for n in x.type.shape if n != 1] for x in (equation.arguments[0], equation.output)]
-    return shapes[0] == shapes[1]
+    source = np.shape(stand_in(equation.arguments[0]))  # of a variable or of an array that the program has
+    return [n for n in source if n != 1] == [n for n in equation.output.type.shape if n != 1]
 
 
 def _can_move(equation: Equation, layout: Layout) -> bool:

@@ -35,14 +35,12 @@ class Layout:
         bases: For views, the value that they are views of, itself none: an input or what an equation computes.
         known: Of values that were asked for, what `costs.weighed` found.
         kernels: Of equations that were asked for, what `kernels.kernel_in` found.
-        of_constants: Views of arrays that the program has.
     """
 
     strides: dict[Variable, tuple[int, ...]]
     bases: dict[Variable, Variable]
     known: dict[Variable, tuple[int, int]] = field(default_factory=dict)
     kernels: dict[Equation, Any] = field(default_factory=dict)
-    of_constants: set[Variable] = field(default_factory=set)
 
     def base(self, variable: Variable) -> Variable:
         """Return the value whose memory a value is in."""
@@ -63,8 +61,6 @@ class Layout:
         else:
             self.strides[output] = found
             self.bases[output] = self.base(equation.inputs[0])
-        if _is_of_constant(equation):
-            self.of_constants.add(output)
 
     def is_free_of_order(self, equation: Equation) -> bool:
         """
@@ -108,14 +104,6 @@ def _may_be_view(equation: Equation) -> bool:
     index = equation.params["index"]
     # A single element is a number, which NumPy copies, unless there is an ellipsis.
     return bool(equation.output.type.shape) or any(part is Ellipsis for part in index)
-
-
-def _is_of_constant(equation: Equation) -> bool:
-    """Return whether an equation gives a view of an array that the program has."""
-    if equation.primitive is None or not equation.primitive.aliases or equation.inputs:
-        return False
-    made: Any = equation.function(*equation.arguments, **equation.params)
-    return isinstance(made, np.ndarray) and any(np.may_share_memory(made, one) for one in equation.arguments)
 
 
 def dummy(kind: ArrayType, strides: tuple[int, ...]) -> Any:

@@ -384,7 +384,7 @@ class Source:
 
 def _as_operand(text: str) -> str:
     """Return an operand of a sign: in brackets what binds less than `**`, as a negative number does."""
-    return text if text.isidentifier() or text[:1] != "-" else f"({text})"
+    return f"({text})" if text.startswith("-") else text
 
 
 def _joined(imports: Iterable[str]) -> list[str]:

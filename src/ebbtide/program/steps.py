@@ -20,7 +20,7 @@ from ebbtide.arrays.array_type import type_of
 from ebbtide.program.actions import Action, Operand, Operands, moved
 from ebbtide.program.boxes import boxes_of, linked
 from ebbtide.program.chains import ufunc_loop_of
-from ebbtide.program.equation import Equation, Variable
+from ebbtide.program.equation import Equation, Variable, stand_in
 from ebbtide.program.indexed import add_at, gather, getitem, put, scatter
 from ebbtide.program.layout import packed_strides
 from ebbtide.program.orders import order_of
@@ -232,7 +232,8 @@ def _reshape(equation: Equation, operands: Operands, given_up: Variable | None) 
     x, out = operands.of(equation.arguments[0]), operands.of(equation.output)
     if equation.params["order"] != "C" or out.strides != packed_strides(equation.output.type):
         return None
-    return [moved(x, replace(out, shape=x.shape, strides=packed_strides(type_of(equation.arguments[0].type))))]
+    kind = type_of(stand_in(equation.arguments[0]))  # of a variable or of an array that the program has
+    return [moved(x, replace(out, shape=x.shape, strides=packed_strides(kind)))]
 
 
 def _index(equation: Equation) -> tuple[Any, ...] | None:

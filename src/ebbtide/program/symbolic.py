@@ -121,10 +121,18 @@ class SymbolicTrace:
         variable = Variable(type_of(value), name, is_number=type(value) in PYTHON_NUMBERS)
         return variable, self.symbol(variable, _strides_of(value))
 
-    def has_view(self, array: TracedArray) -> bool:
-        """Return whether an array of this trace will be a view of the array that it was made of."""
-        layout = self._laid_out()
-        return array._node in layout.bases or array._node in layout.of_constants
+    def has_view(self, array: TracedArray, base: Any) -> bool:
+        """Return whether an array of this trace will be in the memory of another one, a plain or a traced one."""
+        layout, node = self._laid_out(), array._node
+        if type(base) is not TracedArray or base._trace is not self:
+            return node in layout.bases
+        if type(base._node) is Variable:
+            return layout.base(node) is layout.base(base._node)
+        # Of an array that the program has nobody keeps the views: the equation that made this one is the last, mostly.
+        made = next((equation for equation in reversed(self.equations) if equation.output is node), None)
+        if made is None or made.inputs:
+            return False
+        return np.may_share_memory(made.function(*made.arguments, **made.params), base._node)
 
     def stand_in(self, array: TracedArray) -> np.ndarray:
         """Return an array that lies as an array of this trace will, and must not be read."""

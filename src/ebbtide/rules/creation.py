@@ -11,6 +11,7 @@ from ebbtide.arrays.constants import constant
 from ebbtide.arrays.context import current
 from ebbtide.arrays.primitive import constant_like
 from ebbtide.arrays.traced import TracedArray
+from ebbtide.arrays.views import laid
 from ebbtide.rules.answers import answer, refusal
 
 
@@ -30,25 +31,30 @@ def _like(function: Any) -> Any:
     """Return the handler of zeros_like and its kin."""
 
     def handler(a: Any, dtype: Any = None, order: Any = "K", subok: Any = True, shape: Any = None) -> Any:
-        shape = a.shape if shape is None else shape
-        return constant_like(a, function(shape, a.dtype if dtype is None else dtype))
+        return constant_like(a, function(_model(a), dtype=dtype, order=order, shape=shape))
 
     return handler
+
+
+def _model(a: Any) -> np.ndarray:
+    """Return an array of the shape and dtype of another one that lies as it does, where that is known."""
+    found = laid(a)
+    known = found is not None and found.shape == a.shape
+    return found if found is not None and known else np.broadcast_to(np.empty((), a.dtype), a.shape)
 
 
 def _full_like(
     a: Any, fill_value: Any, dtype: Any = None, order: Any = "K", subok: Any = True, shape: Any = None
 ) -> Any:
-    dtype = type_of(a).dtype if dtype is None else dtype
-    shape = a.shape if shape is None else shape
     if type(fill_value) is TracedArray:
+        shape, dtype = a.shape if shape is None else shape, type_of(a).dtype if dtype is None else dtype
         return np.astype(np.broadcast_to(fill_value, shape), dtype)
-    return constant_like(a, np.full(shape, fill_value, dtype))
+    return constant_like(a, np.full_like(_model(a), fill_value, dtype=dtype, order=order, shape=shape))
 
 
-answer(np.zeros_like, _like(np.zeros))
-answer(np.ones_like, _like(np.ones))
-answer(np.empty_like, _like(np.empty))
+answer(np.zeros_like, _like(np.zeros_like))
+answer(np.ones_like, _like(np.ones_like))
+answer(np.empty_like, _like(np.empty_like))
 answer(np.full_like, _full_like)
 
 

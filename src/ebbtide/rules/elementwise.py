@@ -76,7 +76,7 @@ def _power_of_exponent(x: Any, out: Any) -> Any:
     """Return x^y log x, which is 0 at x = 0: the limit from above for positive exponents."""
     is_complex = type_of(out).dtype.kind == "c"  # then negative numbers have a logarithm
     if type(x) in NUMBERS:
-        return out * (complex(np.log(complex(x if x else 1))) if is_complex and x < 0 else float(np.log(x if x else 1)))
+        return out * (complex(np.log(complex(x))) if is_complex and x < 0 else float(np.log(x if x else 1)))
     x = np.astype(x, type_of(out).dtype) if is_complex and type_of(x).dtype.kind != "c" else x
     return out * np.log(np.where(x == 0, 1, x))
 

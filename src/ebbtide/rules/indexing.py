@@ -21,7 +21,7 @@ from ebbtide.arrays.kinds import linear, linear_of_many
 from ebbtide.arrays.primitive import FRESH, innermost, unbroadcast
 from ebbtide.arrays.registry import register
 from ebbtide.arrays.traced import TracedArray
-from ebbtide.arrays.views import bottom, linked, normal_index
+from ebbtide.arrays.views import bottom, lies, linked, normal_index
 from ebbtide.rules.answers import answer, refusal
 from ebbtide.rules.gathers import is_traced, read_places, write_places
 from ebbtide.rules.reductions import axes_of, placed
@@ -116,7 +116,9 @@ def _ndim_read(index: tuple[Any, ...], ndim: int) -> int:
 def _read_members(x: Any, index: tuple[Any, ...]) -> Any:
     front = _in_front(index)
     found = x[(slice(None), *index)]
-    return np.moveaxis(found, front, 0) if front else found
+    found = np.moveaxis(found, front, 0) if front else found
+    # Each member lies as if it were read alone, so that a reshape of it is a view; NumPy has the members innermost.
+    return np.copy(found, order="C") if _ndim_of_arrays(index) and lies(found, "C") is False else found
 
 
 def _scatter_members(g: Any, index: tuple[Any, ...], whole: ArrayType) -> Any:

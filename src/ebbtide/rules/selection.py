@@ -189,11 +189,18 @@ def astype(x: Any, dtype: Any, /, *, copy: bool = True, device: Any = None) -> A
 
 
 answer(np.astype, astype)
+
+
+def _copy_members(x: Any, order: Any) -> Any:
+    # In Fortran order within each member.
+    return np.moveaxis(np.copy(np.moveaxis(x, 0, -1), order="F"), -1, 0) if order == "F" else np.copy(x, order=order)
+
+
 _copy = linear(
     lambda x, order: np.array(x, order=order),
     lambda g, kind, order: g,
     infer=lambda kind, order: kind,
-    batch=lambda x, order: np.copy(x, order=order),
+    batch=_copy_members,
     name="copy",
 )
 answer(np.copy, lambda a, order="K", subok=False: _copy.bind((a,), {"order": order}))

@@ -13,7 +13,7 @@ from ebbtide.arrays.kinds import linear
 from ebbtide.arrays.primitive import constant_like, unbroadcast
 from ebbtide.arrays.registry import register
 from ebbtide.arrays.traced import TracedArray
-from ebbtide.arrays.views import laid, linked, settled
+from ebbtide.arrays.views import lies, linked, settled
 from ebbtide.rules.answers import answer, refusal
 from ebbtide.rules.reductions import axes_of
 
@@ -115,11 +115,8 @@ def ravel(a: Any, order: Any = "C") -> Any:
     """Return the elements in one axis: a view of what lies so in memory already, else a copy, as NumPy has it."""
     order = "C" if a.ndim < 2 else order
     a = settled(a)
-    value = laid(a) if type(a) is TracedArray else a
-    if value is not None:
-        value = value[0] if value.ndim > a.ndim and len(value) else value  # one member of a batch
-        if not (value.flags.f_contiguous if order == "F" else value.flags.c_contiguous):
-            a = np.copy(a, order="F" if order == "F" else "C")
+    if lies(a, order) is False:
+        a = np.copy(a, order="F" if order == "F" else "C")
     return reshape(a, -1, order=order)
 
 

@@ -91,10 +91,8 @@ def choose_again(rule: Any, memory: int | None, others: int, kept: int) -> Plan:
     left = plan.schedule.forward_steps_left(rule.position)
     if rule.position.forward_ended and not rule.room.spare.grown and is_alone():
         # It is the fastest from the beginning, and may make little of the snapshots that there are.
-        for other in _others(rule, plan, memory, others, kept):
-            with suppress(ScheduleError):
-                fewer = other.schedule.forward_steps_left(rule.position)
-                plan, left = (other, fewer) if fewer < left else (plan, left)
+        for other, fewer in _others(rule, plan, memory, others, kept):
+            plan, left = (other, fewer) if fewer < left else (plan, left)
     forward = rule.ran + left  # what was run for another schedule, or to measure, was run
     more = plan.costs.forward * (forward - known.measuring_steps - plan.predicted_steps_forward)
     return replace(
@@ -108,18 +106,20 @@ def choose_again(rule: Any, memory: int | None, others: int, kept: int) -> Plan:
     )
 
 
-def _others(rule: Any, plan: Plan, memory: int | None, others: int, kept: int) -> Iterator[Plan]:
-    """Yield plans in memory that may run fewer steps from where a loop stands than a new one, in its reverse sweep."""
+def _others(rule: Any, plan: Plan, memory: int | None, others: int, kept: int) -> Iterator[tuple[Plan, int]]:
+    """Yield plans in memory in the place of a new one in the reverse sweep, each with the forward steps left."""
     known, sizes = rule.plan, rule.plan.sizes
     if not known.on_disk:
         with suppress(ScheduleError):
-            peak = sizes.fixed + predict_from(known.schedule, rule.position, sizes, known.costs).memory
+            ahead = predict_from(known.schedule, rule.position, sizes, known.costs)
+            peak = sizes.fixed + ahead.memory
             if memory is None or peak <= memory:
-                yield replace(known, predicted_peak_bytes=peak)
+                yield replace(known, predicted_peak_bytes=peak), ahead.forward
     if plan.on_disk:
         forget_table(plan.schedule)
-        with suppress(BudgetError):
-            yield _choose(rule, memory, others, kept, on_disk=False)
+        with suppress(BudgetError, ScheduleError):
+            other = _choose(rule, memory, others, kept, on_disk=False)
+            yield other, other.schedule.forward_steps_left(rule.position)
 
 
 def from_here(rule: Any, reverse: int) -> Plan:
