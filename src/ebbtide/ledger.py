@@ -197,16 +197,10 @@ class Ledger:
             self._move(-nbytes)
             self.peak = max(before, self.peak - nbytes)
 
-    @contextmanager
-    def without(self, nbytes: int) -> Iterator[None]:
-        """Have the bound be less, in the block, by *nbytes* bytes that are held and are in no ledger."""
+    def leave_out(self, nbytes: int) -> None:
+        """Have the bound be less by *nbytes* bytes that are held and are in no ledger; or more, if there are fewer."""
         self.left_out += nbytes
         self._move(-nbytes)
-        try:
-            yield
-        finally:
-            self.left_out -= nbytes
-            self._move(nbytes)
 
     def _move(self, nbytes: int) -> None:
         if self.limit is not None:

@@ -20,7 +20,7 @@ from ebbtide.lender import lent_by
 from ebbtide.loop.holding import ahead, held, less
 from ebbtide.loop.holding.disk_part import DiskPart
 from ebbtide.loop.holding.fallback import Fallback
-from ebbtide.loop.holding.held import Waiting
+from ebbtide.loop.holding.held import Beyond, Waiting
 from ebbtide.loop.holding.replan import choose_or_go_on, from_here, of_known_length, with_freed, with_wider
 from ebbtide.loop.holding.share import held_in_step, loops_inside, paged_outside, seen_by_none
 from ebbtide.loop.holding.spare import Spare
@@ -66,7 +66,7 @@ class Room:
     """
 
     __slots__ = (
-        "_allowed", "_bound", "_freed", "_ledger", "_mark", "_paged", "_peak", "_stays", "_unseen", "disk",
+        "_allowed", "_beyond", "_bound", "_freed", "_ledger", "_mark", "_paged", "_peak", "_stays", "_unseen", "disk",
         "fallback", "given_up", "lean", "planned", "retained", "runs", "spare", "stale", "waiting", "whole",
     )  # fmt: skip
 
@@ -76,9 +76,8 @@ class Room:
         self.retained = ledger.retained
         self._mark, self._paged = ledger.mark(), 0  # before the step in work, with what had been paged by then
         self._peak: int | None = None  # what the ledger has held at most, before the step in work
-        self.given_up = 0
-        self._freed: int | None = None  # and by how many bytes since its last plan; None if it did not
-        self.waiting = Waiting(ledger)
+        self.given_up, self._freed = 0, None  # and the bytes since its last plan; None if it did not
+        self.waiting, self._beyond = Waiting(ledger), Beyond(ledger)
         self.fallback, self.spare, self.whole = Fallback(ledger), Spare(), Whole(ledger)
         self.disk = DiskPart(ledger, allowed, storage, is_own=own is not None)
         self._bound = None if own is None else Bound(own.memory, self.disk.whole)
@@ -113,7 +112,7 @@ class Room:
 
     def _beside(self, rule: Any, excused: int = 0) -> AbstractContextManager[None]:
         """Have the bound be less, in the block, by what the interpreter takes for loops, which no ledger counts."""
-        return self._ledger.without(self._unseen + held.beyond_now(rule) + held.unrecorded_bytes(rule) - excused)
+        return self._beyond.left_out(rule, self._unseen + held.unrecorded_bytes(rule) - excused)
 
     def enlist(self, rule: Any) -> None:
         """Let the ledger ask a loop for room, when it begins; keep the initial state where the schedule does not."""
@@ -261,29 +260,29 @@ class Room:
         if self._ledger.limit is None:
             return record.sweep(rule.cotangent, seeds, retain=retain)
         self.waiting.let_go()
+        alone = held.alone_bytes(rule, self._ledger)
         if record.tape.pager is not None:
             with self._beside(rule):
-                self._prepare(rule, index, record)
-        with self._ledger.beside(alone) if (alone := held.alone_bytes(rule, self._ledger)) else nullcontext():
+                self._prepare(rule, index, record, alone)
+        with self._ledger.beside(alone) if alone else nullcontext():
             found = record.sweep(rule.cotangent, seeds, retain=retain)
         self.waiting.hold(found[0])
         return found
 
-    def _prepare(self, rule: Any, index: int, record: TapedStep) -> None:
-        """Make room for the sweep of a step."""
+    def _prepare(self, rule: Any, index: int, record: TapedStep, alone: int) -> None:
+        """Make room for the sweep of a step, but for bytes that the function alone takes."""
         ledger, pager, sizes = self._ledger, record.tape.pager, rule.plan.sizes
         pager.budget = pager.budget or self._allowed  # of a retained step it may have fitted in the sweep before
-        alone = held.alone_bytes(rule, ledger)
         assert ledger.limit is not None
-        limit = ledger.limit + alone
-        if (over := ledger.live + sizes.sweep - sizes.saved - limit) > 0:
+        peak = ledger.live + sizes.sweep - sizes.saved - alone
+        if peak > ledger.limit:
             lent = not rule.position.reversed and not all(pair is None or pair[1] for pair in rule.cotangent)
-            over = record.forecast(lent) - limit
-            over -= ledger.relieve(over)
-        if over <= 0 and not is_paged(record):
+            peak = record.forecast(lent) - alone
+            peak -= ledger.relieve(peak - ledger.limit)
+        if peak <= ledger.limit and not is_paged(record):
             pager.budget = None  # it fits, and what a pager asks for beforehand is more than a sweep takes
-        if over > 0 and not (pager.budget is not None and pager.budget.disk):
-            raise self._refusal(rule, index, record, limit - alone + over)
+        if peak > ledger.limit and not (pager.budget is not None and pager.budget.disk):
+            raise self._refusal(rule, index, record, peak)
 
     def settle(self, rule: Any) -> None:
         """Give up as much as any other process did between the two sweeps, so that all follow one schedule."""
@@ -331,6 +330,7 @@ class Room:
         self._mark = self._mark.without(mark.saved - after.saved, mark.snapshots - after.snapshots)
         self._paged = paged_outside(rule.stepper.region)
         self._count(rests=not self.runs)
+        self._beyond.changed(rule)
         return before - self._ledger.live
 
     def _widens(self, rule: Any) -> bool:

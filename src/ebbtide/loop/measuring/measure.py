@@ -147,8 +147,7 @@ def measure_alone(
     # Few snapshots gain by what is free in the sweep: with one for each second step or more no steps are saved. Of
     # small states the interpreter's share is more than there is to gain.
     everything = sizes.fixed + sizes.restart + (gaining - 1) * sizes.taped_beside
-    count = (room - sizes.fixed) // sizes.restart
-    free = known and 0 < 2 * count < gaining and everything > room and sizes.state >= BLOCK and is_own(stepper)
+    free = known and gaining > 1 and everything > room and sizes.state >= BLOCK and is_own(stepper)
     free = free and ledger.live + beside_it <= ledger.limit
     free = not agree(not free)
     if not (waits or takes or free):
