@@ -124,8 +124,8 @@ class Ledger:
         self.lendings = 0
         # The bytes that they gave up until now: whoever measures by differences of what is held has to know.
         self.given_up = 0
-        # Who wants to know what lenders from before give up: (how many there were, what they gave up).
-        self._hearers: list[tuple[int, dict[str, int]]] = []
+        # Who wants to know what lenders from before give up: (how many there were, what they gave up, but for one).
+        self._hearers: list[tuple[int, dict[str, int], Any]] = []
         # Buffers that values share: (kind, address of the owner) -> [number of holders, bytes, entry of the first].
         self._owners: dict[tuple[str, int], list[Any]] = {}
         self._tickets: dict[int, _Ticket] = {}
@@ -267,17 +267,17 @@ class Ledger:
             self.given_up += less
             for bound in self._resting:
                 bound.held -= less if reference.number in bound.lenders else 0
-            for known, heard in self._hearers:
-                if reference.number <= known:
+            for known, heard, but in self._hearers:
+                if reference.number <= known and lender is not but:
                     for kind, held in before.items():
                         heard[kind] += held - self.held[kind]
         return freed
 
     @contextmanager
-    def hearing(self) -> Iterator[dict[str, int]]:
-        """Give what is given up in the block, by kind, by those who are lenders when it begins."""
+    def hearing(self, but: Any = None) -> Iterator[dict[str, int]]:
+        """Give what is given up in the block, by kind, by those who are lenders when it begins, but for one of them."""
         heard: dict[str, int] = dict.fromkeys(KINDS, 0)
-        self._hearers.append((self.lendings, heard))
+        self._hearers.append((self.lendings, heard, but))
         try:
             yield heard
         finally:

@@ -15,14 +15,15 @@ from ebbtide.arrays.array_type import owner_of
 from ebbtide.bound import Bound
 from ebbtide.budget import Budget
 from ebbtide.errors import BudgetError
-from ebbtide.ledger import Ledger, Mark
+from ebbtide.ledger import Ledger
 from ebbtide.lender import lent_by
 from ebbtide.loop.holding import ahead, held, less
 from ebbtide.loop.holding.disk_part import DiskPart
 from ebbtide.loop.holding.fallback import Fallback
 from ebbtide.loop.holding.held import Beyond, Waiting
+from ebbtide.loop.holding.in_work import InWork
 from ebbtide.loop.holding.replan import choose_or_go_on, from_here, of_known_length, with_freed, with_wider
-from ebbtide.loop.holding.share import held_in_step, loops_inside, paged_outside, seen_by_none
+from ebbtide.loop.holding.share import held_in_step, loops_inside, seen_by_none
 from ebbtide.loop.holding.spare import Spare
 from ebbtide.loop.measuring.whole import Whole
 from ebbtide.loop.planning.plan import Plan, describe_larger
@@ -66,16 +67,15 @@ class Room:
     """
 
     __slots__ = (
-        "_allowed", "_beyond", "_bound", "_freed", "_ledger", "_mark", "_paged", "_peak", "_stays", "_unseen", "disk",
-        "fallback", "given_up", "lean", "planned", "retained", "runs", "spare", "stale", "waiting", "whole",
+        "_allowed", "_beyond", "_bound", "_freed", "_in_work", "_ledger", "_stays", "_unseen", "disk", "fallback",
+        "given_up", "lean", "planned", "retained", "runs", "spare", "stale", "waiting", "whole",
     )  # fmt: skip
 
     def __init__(self, ledger: Ledger, allowed: Budget | None, own: Budget | None, storage: Any) -> None:
         self._ledger, self._allowed = ledger, allowed
         self._unseen = self._stays = 0  # bytes of the interpreter for other loops; of where another sweep begins
         self.retained = ledger.retained
-        self._mark, self._paged = ledger.mark(), 0  # before the step in work, with what had been paged by then
-        self._peak: int | None = None  # what the ledger has held at most, before the step in work
+        self._in_work = InWork(ledger)
         self.given_up, self._freed = 0, None  # and the bytes since its last plan; None if it did not
         self.waiting, self._beyond = Waiting(ledger), Beyond(ledger)
         self.fallback, self.spare, self.whole = Fallback(ledger), Spare(), Whole(ledger)
@@ -142,7 +142,7 @@ class Room:
         pager.pinned = frozenset(id(owner_of(leaf)) for leaf in rule.state if isinstance(leaf, np.ndarray))
         excused, sizes = self._excused(rule), rule.plan.sizes
         pager.unplanned = self._ledger.live + sizes.seen, max(0, excused - sizes.covered)
-        with self._beside(rule, excused):
+        with self._beside(rule, excused), self._in_work.running(rule):
             found = taped(index, rule.state, pager)
         pager.pinned, pager.unplanned = frozenset(), (0, 0)  # held as long as the step is
         return found
@@ -154,11 +154,9 @@ class Room:
     def _pager(self, outer: Any) -> Pager:
         """Return the pager of a step."""
         ledger, allowed = self._ledger, self._allowed
-        self._mark, self._paged = ledger.mark(), 0 if outer is None else outer.paged
-        if ledger.limit is None or allowed is None:
-            return Pager(ledger, None, around=outer)
-        self._peak, ledger.peak = ledger.peak, ledger.live
-        return Pager(ledger, allowed, around=outer, step=True)
+        bounded = ledger.limit is not None and allowed is not None
+        self._in_work.begin(outer, bounded=bounded)
+        return Pager(ledger, allowed if bounded else None, around=outer, step=bounded)
 
     def judge(self, rule: Any, action: Forward, index: int, record: TapedStep) -> Forward:
         """
@@ -179,11 +177,12 @@ class Room:
         pager, ledger = record.tape.pager, self._ledger
         if pager is None or not self.bounded:
             if pager is not None and ledger.report is not None:  # the report tells of it
-                rule.plan = with_wider(rule, index, record, held_in_step(ledger, self._since(rule)), ledger.live)
+                saved = held_in_step(ledger, self._in_work.since(rule))
+                rule.plan = with_wider(rule, index, record, saved, ledger.live)
             return action
         pager.overhead.settle()
         # Loops in the step may have kept more than planned, where there was room; it is of use if that is swept next.
-        mark, planned = self._since(rule), rule.plan.sizes.saved + rule.plan.sizes.shared
+        mark, planned = self._in_work.since(rule), rule.plan.sizes.saved + rule.plan.sizes.shared
         lenders, over, surplus = ledger.lenders_since(mark), held_in_step(ledger, mark) - planned, 0
         if index + 1 == rule.position.end and action.save and not action.snapshot:
             surplus = min(max(0, over), lent_by(lenders))
@@ -193,7 +192,8 @@ class Room:
         self.disk.learn(record)
         if (sums := held.sums_bytes(rule)) > rule.plan.sizes.gradients:
             rule.plan = replace(rule.plan, sizes=replace(rule.plan.sizes, gradients=sums))
-        sizes, position, passed, most = rule.plan.sizes, rule.position, pager.passed is not None, self._most_held()
+        sizes, position, passed = rule.plan.sizes, rule.position, pager.passed is not None
+        most = self._in_work.most_held()
         # Where it passed, all that could be given up was, before it held most.
         rule.plan = with_wider(rule, index, record, record.nbytes, ledger.live, most if passed else None)
         self.spare.grown |= rule.plan.sizes.saved > sizes.saved
@@ -216,18 +216,6 @@ class Room:
                 peak = record.forecast() - sizes.alone - self.waiting.cotangent_nbytes
                 raise self._refusal(rule, index, record, max(most - min(0, excused), peak))
         return action
-
-    def _since(self, rule: Any) -> Mark:
-        """Return where the account stood before the step in work, without what the code around has paged since then."""
-        paged = paged_outside(rule.stepper.region)
-        self._mark, self._paged = self._mark.without(paged - self._paged, 0), paged
-        return self._mark
-
-    def _most_held(self) -> int:
-        """Return the most that was held since the step in work began, by the ledger; 0 of one that is there already."""
-        before, self._peak, most = self._peak, None, self._ledger.peak
-        self._ledger.peak = max(most, before or 0)
-        return 0 if before is None else most
 
     def make_for(self, rule: Any, action: Any) -> bool:
         """Give up what is held too much before an action; return whether the schedule has to be asked again."""
@@ -313,30 +301,27 @@ class Room:
         """Give up at least *nbytes* bytes of what a loop holds if it can; return how many it gave up."""
         if nbytes <= 0 or rule.sheddable <= 0:
             return 0
-        self._since(rule)
-        before, mark = self._ledger.live, self._ledger.mark()
-        for inner in loops_inside(rule, self._ledger):
-            inner.shed(nbytes - (before - self._ledger.live))  # of its steps some run again, and not all of a step
-        short = self._ledger.live > before - nbytes
-        if short and self.spare.is_there and rule.position.forward_ended and not self._widens(rule):
-            data, is_least = rule.plan.sizes.data, not held.movable_bytes(rule)
-            # Code after the loop may ask for more, bit by bit, and without that state there is no more to give.
-            beyond = held.beyond_initial_bytes(rule) + held.last_bytes(rule)
-            if (is_least and beyond <= data) or (nbytes <= data and self.runs):
-                self.spare.drop(rule)
-        self._give_up(rule, lambda: before - self._ledger.live >= nbytes, nbytes - (before - self._ledger.live))
-        less.page(rule, nbytes - (before - self._ledger.live))
-        after = self._ledger.mark()  # what goes while a step runs is no part of that
-        self._mark = self._mark.without(mark.saved - after.saved, mark.snapshots - after.snapshots)
-        self._paged = paged_outside(rule.stepper.region)
+        before = self._ledger.live
+        with self._in_work.giving_up(rule):
+            for inner in loops_inside(rule, self._ledger):
+                inner.shed(nbytes - (before - self._ledger.live))  # of its steps some run again, and not all of a step
+            short = self._ledger.live > before - nbytes
+            if short and self.spare.is_there and rule.position.forward_ended and not self._widens(rule):
+                data, is_least = rule.plan.sizes.data, not held.movable_bytes(rule)
+                # Code after the loop may ask for more, bit by bit, and without that state there is no more to give.
+                beyond = held.beyond_initial_bytes(rule) + held.last_bytes(rule)
+                if (is_least and beyond <= data) or (nbytes <= data and self.runs):
+                    self.spare.drop(rule)
+            self._give_up(rule, lambda: before - self._ledger.live >= nbytes, nbytes - (before - self._ledger.live))
+            less.page(rule, nbytes - (before - self._ledger.live))
         self._count(rests=not self.runs)
         self._beyond.changed(rule)
         return before - self._ledger.live
 
     def _widens(self, rule: Any) -> bool:
         """Return whether a step has saved more than planned, as others may, or the one in work does."""
-        planned, saved = rule.plan.sizes.saved + rule.plan.sizes.shared, sum(self._ledger.kept_since(self._mark))
-        return self.spare.grown or (self.runs and saved > planned)
+        planned = rule.plan.sizes.saved + rule.plan.sizes.shared
+        return self.spare.grown or (self.runs and self._in_work.kept > planned)
 
     def _give_up(self, rule: Any, is_enough: Callable[[], bool], nbytes: int = 0) -> int:
         """Let a loop do with less, snapshots first, until it is enough or there is no more; return the bytes freed."""
