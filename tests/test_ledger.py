@@ -98,10 +98,12 @@ def test_what_is_given_up_at_rest_is_not_held_when_work_goes_on() -> None:
     ledger, bound = Ledger(), Bound(40, None)
     with ledger.within(bound):
         lender = Holder(ledger, 30, 30)
-    with ledger.beside(5), ledger.without(2):
+    with ledger.beside(5):
+        ledger.leave_out(2)
         ledger.add(SAVED, 1000)
         assert ledger.relieve(20) == 20
         assert (bound.held, lender.sheddable) == (10, 10)
         with ledger.within(bound):
             assert ledger.limit == 1000 + 40
+        ledger.leave_out(-2)
     assert ledger.limit is None
