@@ -38,9 +38,10 @@ def claim(region: Any, ledger: Ledger, lenders: list[Lender], held: int, sizes: 
     lasts = {one: last_bytes(loop) for one, loop in loops}
     beside = {one: loop.sheddable - lasts[one] for one, loop in loops}
     cost = sum([_cost_of_last(loop, sizes) for one, loop in loops if lasts[one]])
+    inside = sum([inner.sheddable for _, loop in loops for inner in loops_inside(loop, ledger)])
     # A loop in a step that another one gives up dies with it, and what it held counts as given up: nobody else has it.
     del known, loops
-    spare, last = sum(beside.values()), sum(lasts.values())
+    spare, last = sum(beside.values()) + inside, sum(lasts.values())
     wanted, more = (share_of(sizes, steps, left, lent, len(beside)) for lent in (spare, spare + last))
     few, many = (_forward_steps(steps, sizes, max(left, room)) for room in (wanted, more))
     wanted = more if last and is_alone() and few - many > cost else wanted
