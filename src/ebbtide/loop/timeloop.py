@@ -27,7 +27,7 @@ from ebbtide.loop.resuming.changes import Changes
 from ebbtide.loop.resuming.directory import ResumeDirectory, refuse_inner, refuse_lossy
 from ebbtide.loop.resuming.fingerprint import fingerprint_of
 from ebbtide.loop.resuming.journal import Journal
-from ebbtide.loop.resuming.links import Links, gradient_nbytes
+from ebbtide.loop.resuming.links import Links, count_links, gradient_nbytes
 from ebbtide.loop.resuming.resume import Resumption, plain
 from ebbtide.loop.room import Room
 from ebbtide.loop.run import LoopRule
@@ -190,6 +190,7 @@ def _taped_loop(
     each = Inputs(region.value(inputs) if isinstance(inputs, TracedArray) else inputs, region, checked=options.verify)
     stepper = Stepper(step, structure, each, options.outputs, region, options.collect_every)
     stepper.keep(tape.pager, inputs, options.until)
+    count_links(tape.pager, region, inputs)
     values = [writable(owned(region.value(leaf)), stepper.below) for leaf in leaves]
     if options.until is not None and stepper.holds(options.until, values):
         values.clear()  # a loop that takes no step has one copy, like that of the function alone

@@ -15,7 +15,7 @@ from ebbtide.ledger import COTANGENTS, Ledger
 from ebbtide.loop.holding import ahead
 from ebbtide.loop.planning.plan import Plan
 from ebbtide.loop.planning.predict import table_bytes
-from ebbtide.loop.planning.sizes import LEFT_BEHIND
+from ebbtide.loop.planning.sizes import INPUT_BYTES, LEFT_BEHIND
 from ebbtide.loop.stepping.collect import Collector
 from ebbtide.loop.stepping.given import in_region
 from ebbtide.schedules import Snapshot
@@ -64,6 +64,8 @@ class Waiting:
         for name, sums in (("static", collector.static_sums), ("input", collector.input_sums)):
             new = islice(reversed(sums.values()), len(sums) - self._known[name])
             nbytes = sum(value.nbytes for value in new if isinstance(value, np.ndarray))
+            if name == "input":
+                nbytes += (max(1, len(sums)) - max(1, self._known[name])) * INPUT_BYTES
             self._known[name], self._sums = len(sums), self._sums + nbytes
             self._ledger.add(COTANGENTS, nbytes)
 

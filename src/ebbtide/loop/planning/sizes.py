@@ -26,6 +26,9 @@ RESERVE_PER_STEP = 2560
 # lists and cotangents take 114 to 525 bytes beside what `fixed` has, in a taped step 26 to 33; an array 126 to 130 in a
 # snapshot beside its data, and 192 to 203 where that is on disk; a number stays in memory, see `NUMBER_BYTES`.
 LEAF_BYTES, TAPED_LEAF_BYTES, ARRAY_BYTES, ENTRY_BYTES = 560, 40, 136, 208
+# Of each element but the first of inputs that are a list of traced arrays: its place among the parents of a loop, with
+# lists and numbers (210 to 290 bytes measured of 40 to 1000 elements), and its cotangent beside its data.
+LINK_BYTES, INPUT_BYTES = 296, 224
 # While an array goes to disk and back, beside its data: measured 540 to 1030, for its part of the entry's header.
 TRANSFER_BYTES = 1040
 # CPython 3.11 puts dead tuples of exactly 20 elements on a list of up to 2000 from which it never takes: a position

@@ -12,6 +12,7 @@ from ebbtide.arrays.containers import flatten
 from ebbtide.arrays.location import user_line
 from ebbtide.arrays.traced import TracedArray
 from ebbtide.errors import DeterminismError
+from ebbtide.loop.planning.sizes import INPUT_BYTES, LINK_BYTES
 from ebbtide.loop.values.plain_data import digest
 from ebbtide.tape.forms import Form, form_here
 from ebbtide.tape.node import Node
@@ -157,8 +158,20 @@ def gradient_nbytes(region: Region, inputs: Any) -> int:
         region: The region of the steps.
         inputs: As the user gave them.
     """
-    is_whole = isinstance(inputs, TracedArray)
-    rows = inputs if isinstance(inputs, (list, tuple)) else [inputs] if is_whole else []
+    nodes, is_whole = _nodes_of(region, inputs), isinstance(inputs, TracedArray)
+    forms = [form_here(kind) for kind in {id(node): node.type for node in nodes}.values()]
+    data = sum([form.nbytes * (2 if is_whole and type(form) is Form else 1) for form in forms])
+    return data + max(0, len(forms) - 1) * INPUT_BYTES
+
+
+def count_links(pager: Any, region: Region, inputs: Any) -> None:
+    """Count the links of a loop to the elements of its inputs as a part of the record around, whose *pager* it is."""
+    if pager is not None:
+        pager.overhead.count(max(0, len(_nodes_of(region, inputs)) - 1) * LINK_BYTES)
+
+
+def _nodes_of(region: Region, inputs: Any) -> list[Node]:
+    """Return the nodes of what is traced in inputs: of one array, or of a list's elements."""
+    rows = inputs if isinstance(inputs, (list, tuple)) else [inputs] if isinstance(inputs, TracedArray) else []
     nodes = [region.node(leaf) for x in rows for leaf in flatten(x)[0]]
-    forms = [form_here(kind) for kind in {id(node): node.type for node in nodes if node is not None}.values()]
-    return sum([form.nbytes * (2 if is_whole and type(form) is Form else 1) for form in forms])
+    return [node for node in nodes if node is not None]
