@@ -12,12 +12,12 @@ from ebbtide.agree import agree, is_alone
 from ebbtide.errors import BudgetError, ScheduleError
 from ebbtide.ledger import Ledger
 from ebbtide.loop.holding.ahead import Cheapest, is_stuck
-from ebbtide.loop.holding.held import RECORD, beyond_now, counted_bytes
+from ebbtide.loop.holding.held import RECORD, beyond_now, counted_bytes, unrecorded_bytes
 from ebbtide.loop.holding.less import give_up_on_disk
 from ebbtide.loop.holding.share import held_steps
 from ebbtide.loop.planning.candidates import forget_table
 from ebbtide.loop.planning.plan import Plan
-from ebbtide.loop.planning.predict import predict, predict_from
+from ebbtide.loop.planning.predict import Prediction, predict, predict_from
 from ebbtide.loop.stepping.shared import counted_before
 from ebbtide.schedules import Revolve, StoreAll
 
@@ -39,7 +39,7 @@ def choose_beside(rule: Any, ledger: Ledger, unseen: int, stays: int) -> Plan:
     lenders, saved = [one for one in ledger.lenders if one() is not rule], Cheapest("disk", "saved")
     while True:
         kept = counted_bytes(rule)
-        others = ledger.live - kept - RECORD + stays
+        others = ledger.live - kept - (RECORD - unrecorded_bytes(rule)) + stays
         try:
             room = None if ledger.limit is None else ledger.limit - others - unseen
             return choose_again(rule, room, others, kept + beyond_now(rule))
@@ -91,8 +91,9 @@ def choose_again(rule: Any, memory: int | None, others: int, kept: int) -> Plan:
     left = plan.schedule.forward_steps_left(rule.position)
     if rule.position.forward_ended and not rule.room.spare.grown and is_alone():
         # It is the fastest from the beginning, and may make little of the snapshots that there are.
-        for other, fewer in _others(rule, plan, memory, others, kept):
-            plan, left = (other, fewer) if fewer < left else (plan, left)
+        least = _from(rule, plan).time
+        for other, ahead in _others(rule, plan, memory, others, kept):
+            plan, left, least = (other, ahead.forward, ahead.time) if ahead.time < least else (plan, left, least)
     forward = rule.ran + left  # what was run for another schedule, or to measure, was run
     more = plan.costs.forward * (forward - known.measuring_steps - plan.predicted_steps_forward)
     return replace(
@@ -106,20 +107,26 @@ def choose_again(rule: Any, memory: int | None, others: int, kept: int) -> Plan:
     )
 
 
-def _others(rule: Any, plan: Plan, memory: int | None, others: int, kept: int) -> Iterator[tuple[Plan, int]]:
-    """Yield plans in memory in the place of a new one in the reverse sweep, each with the forward steps left."""
-    known, sizes = rule.plan, rule.plan.sizes
-    if not known.on_disk:
-        with suppress(ScheduleError):
-            ahead = predict_from(known.schedule, rule.position, sizes, known.costs)
-            peak = sizes.fixed + ahead.memory
-            if memory is None or peak <= memory:
-                yield replace(known, predicted_peak_bytes=peak), ahead.forward
+def _others(
+    rule: Any, plan: Plan, memory: int | None, others: int, kept: int
+) -> Iterator[tuple[Plan, Prediction]]:
+    """Yield plans in the place of a new one in the reverse sweep, each with what it takes from here: the known one."""
+    known, disk = rule.plan, rule.room.disk
+    with suppress(ScheduleError):
+        ahead = _from(rule, known)
+        peak, space = known.sizes.fixed + ahead.memory, disk.left - disk.reserve_for(rule.records.values())
+        if (memory is None or peak <= memory) and ahead.disk <= space:
+            yield replace(known, predicted_peak_bytes=peak), ahead
     if plan.on_disk:
         forget_table(plan.schedule)
         with suppress(BudgetError, ScheduleError):
             other = _choose(rule, memory, others, kept, on_disk=False)
-            yield other, other.schedule.forward_steps_left(rule.position)
+            yield other, _from(rule, other)
+
+
+def _from(rule: Any, plan: Plan) -> Prediction:
+    """Return what a plan takes from where a loop stands."""
+    return predict_from(plan.schedule, rule.position, plan.sizes, plan.costs, buffered=plan.buffer > 0)
 
 
 def from_here(rule: Any, reverse: int) -> Plan:
