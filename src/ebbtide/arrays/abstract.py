@@ -38,10 +38,6 @@ class AbstractTrace:
         self.fast = False
         self.watch = watch
 
-    def here(self) -> str:
-        """Return the user's present line."""
-        return user_line()
-
     def covers(self, trace: Any) -> bool:
         """Return False: there are no static values."""
         return False
@@ -66,7 +62,7 @@ class AbstractTrace:
         """
         if primitive.infer is None:
             raise TraceError(
-                f"{primitive.name}, called at {self.here()}, is opaque: the type of its result cannot be known "
+                f"{primitive.name}, called at {user_line()}, is opaque: the type of its result cannot be known "
                 "without data. Run it on arrays."
             )
         bare = tuple([x.present()._value if type(x) is TracedArray else x for x in operands])

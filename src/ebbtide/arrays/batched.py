@@ -45,10 +45,6 @@ class BatchTrace:
         self.closed = False
         self.fast = False
 
-    def here(self) -> str:
-        """Return the user's present line."""
-        return user_line()
-
     def covers(self, trace: Any) -> bool:
         """Return False: this is no region."""
         return False
@@ -77,7 +73,7 @@ class BatchTrace:
         """Do an operation for all members."""
         if self.closed:
             raise TraceError(
-                f"{primitive.name} at {self.here()} uses an array of a batch after the function that vmap had called "
+                f"{primitive.name} at {user_line()} uses an array of a batch after the function that vmap had called "
                 "had returned. Return the array from the function."
             )
         pairs = [self.split(operand) for operand in operands]

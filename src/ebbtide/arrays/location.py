@@ -24,13 +24,13 @@ def is_ours(filename: str) -> bool:
 
 
 def is_library(filename: str) -> bool:
-    """Return whether a file belongs to the library itself, to NumPy or to SciPy."""
+    """Return whether a file belongs to the library itself, NumPy, SciPy or torch."""
     return filename in OURS or filename.startswith(_ARRAY_LIBRARIES)
 
 
-def user_frame(depth: int = 1) -> FrameType | None:
-    """Return the innermost frame outside of the library, NumPy, SciPy and torch, from *depth* callers up."""
-    frame: FrameType | None = sys._getframe(depth)
+def user_frame() -> FrameType | None:
+    """Return the innermost frame outside of the library, NumPy, SciPy and torch."""
+    frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         filename = frame.f_code.co_filename
         if filename not in OURS and not filename.startswith(_ARRAY_LIBRARIES):
@@ -41,13 +41,13 @@ def user_frame(depth: int = 1) -> FrameType | None:
 
 def user_line() -> str:
     """Return file and line of the innermost frame outside of the library, NumPy, SciPy and torch."""
-    frame = user_frame(2)
+    frame = user_frame()
     return "an unknown place" if frame is None else f"{frame.f_code.co_filename}:{frame.f_lineno}"
 
 
 def describe_array(array: np.ndarray) -> str:
     """Return "array", the name that a running function of the user or its module has for it, and its type."""
-    frame, name = user_frame(2), None
+    frame, name = user_frame(), None
     while frame is not None and name is None:
         if frame.f_code.co_filename not in OURS:
             own = {**frame.f_globals, **frame.f_locals}

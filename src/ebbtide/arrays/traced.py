@@ -11,6 +11,7 @@ import numpy as np
 
 from ebbtide.arrays import misuse
 from ebbtide.arrays.keywords import with_keywords
+from ebbtide.arrays.location import user_line
 from ebbtide.arrays.methods import binary, method, unary
 from ebbtide.arrays.outputs import into, partly
 from ebbtide.arrays.registry import HANDLERS, declare_further
@@ -87,11 +88,11 @@ class TracedArray:
         if handler is None and method == "at" and ufunc in HANDLERS:
             handler = partial(HANDLERS[np.ufunc, "at"], ufunc)
         if handler is None:
-            raise misuse.no_rule(ufunc, self._trace.here(), "" if method == "__call__" else f".{method}")
+            raise misuse.no_rule(ufunc, user_line(), "" if method == "__call__" else f".{method}")
         if where is not True and (out is None or len(out) > 1):
             raise TraceError(
                 f"{ufunc.__name__} with where= leaves elements undefined, which has no derivative. "
-                f"At {self._trace.here()} write np.where(condition, {ufunc.__name__}(...), other)."
+                f"At {user_line()} write np.where(condition, {ufunc.__name__}(...), other)."
             )
         usual = {k for k, v in kwargs.items() if (k == "casting" and v == "same_kind") or (k == "where" and v is True)}
         kwargs = {k: v for k, v in kwargs.items() if k not in usual}
@@ -105,7 +106,7 @@ class TracedArray:
     def __array_function__(self, function: Any, types: Any, args: Any, kwargs: Any) -> Any:
         handler = HANDLERS.get(function)
         if handler is None:
-            raise misuse.no_rule(function, self._trace.here())
+            raise misuse.no_rule(function, user_line())
         out = kwargs.pop("out", None) if "out" in kwargs else None
         result = handler(*args, **kwargs)
         return result if out is None else into(out, result, function.__name__, same_type=True)
@@ -231,12 +232,12 @@ class TracedArray:
 
     def __len__(self) -> int:
         if not self.shape:
-            raise TypeError(f"len() of an array without axes, at {self._trace.here()}")
+            raise TypeError(f"len() of an array without axes, at {user_line()}")
         return self.shape[0]
 
     def __iter__(self) -> Iterator[Any]:
         if not self.shape:
-            raise TypeError(f"iteration over an array without axes, at {self._trace.here()}")
+            raise TypeError(f"iteration over an array without axes, at {user_line()}")
         return (self[i] for i in range(len(self)))
 
     def __contains__(self, value: Any) -> bool:

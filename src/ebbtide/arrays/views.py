@@ -90,10 +90,6 @@ class Moved:
         self.closed = False
         self.fast = False
 
-    def here(self) -> str:
-        """Return the user's present line."""
-        return user_line()
-
     def covers(self, trace: Any) -> bool:
         """Return False: this is no region."""
         return False
@@ -186,7 +182,7 @@ def linked(
     mine.reachable = sharing.reachable
     mine.copied = always
     mine.seen = root.sharing().version
-    mine.line = view._trace.here()
+    mine.line = user_line()
     root.sharing().note(view)
     return view
 
@@ -308,7 +304,7 @@ def replace(target: TracedArray, new: TracedArray, *, private: bool) -> None:
     written = target if root is None else root
     if written.sharing().static or (capture is not None and capture.covers(target._trace)):
         raise TraceError(
-            f"An array from outside of a step or checkpointed function was written at {target._trace.here()}. It "
+            f"An array from outside of a step or checkpointed function was written at {user_line()}. It "
             "is a static value there and must not change. Put it into the state or the inputs, or write "
             "into a copy of it."
         )
@@ -323,7 +319,7 @@ def replace(target: TracedArray, new: TracedArray, *, private: bool) -> None:
     for primitive, params in reversed(sharing.path):
         if primitive.put is None:
             raise TraceError(
-                f"Cannot write at {target._trace.here()} through the result of {primitive.name} taken at "
+                f"Cannot write at {user_line()} through the result of {primitive.name} taken at "
                 f"{sharing.line}: NumPy makes it read-only. Write into its base, or into a copy."
             )
         base = stations.pop()
@@ -351,4 +347,4 @@ def become(target: TracedArray, new: TracedArray, *, private: bool) -> None:
     sharing.reachable = False
     sharing.private = private
     sharing.guard = None
-    sharing.line = target._trace.here()
+    sharing.line = user_line()

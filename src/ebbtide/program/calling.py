@@ -15,6 +15,7 @@ from typing import Any, final
 from ebbtide.arrays.batched import BatchTrace
 from ebbtide.arrays.context import current
 from ebbtide.arrays.kinds import zeros_like
+from ebbtide.arrays.location import user_line
 from ebbtide.arrays.primitive import innermost
 from ebbtide.arrays.traced import TracedArray
 from ebbtide.errors import TraceError
@@ -49,7 +50,7 @@ def record(call: Call, operands: Sequence[Any]) -> list[Any]:
         return trace.call(_Run(call), call.name, call.params(operands), variables(call))
     if trace.closed:
         raise TraceError(
-            f"{call.name} at {trace.here()} uses a traced array after the function that it was made in had returned, "
+            f"{call.name} at {user_line()} uses a traced array after the function that it was made in had returned, "
             "so its derivative is lost. Return the array from the function."
         )
     if type(trace) is Tape:

@@ -77,10 +77,6 @@ class SymbolicTrace:
         self._layout = Layout({}, {})
         self._laid = 0
 
-    def here(self) -> str:
-        """Return the user's present line."""
-        return user_line()
-
     def close(self) -> tuple[Equation, ...]:
         """End the trace, and return its equations; it forgets them, as their functions may close over its arrays."""
         self.closed = True
@@ -196,7 +192,7 @@ class SymbolicTrace:
         """
         if self.closed:
             raise TraceError(
-                f"{primitive.name} at {self.here()} uses an array of a traced function after the function had "
+                f"{primitive.name} at {user_line()} uses an array of a traced function after the function had "
                 "returned. Return the array from the function."
             )
         if any(map(self._is_given, operands)):
@@ -205,7 +201,7 @@ class SymbolicTrace:
             return primitive.function(*operands, **(params or {}))
         if primitive.infer is None:
             raise TraceError(
-                f"{primitive.name}, called at {self.here()}, is opaque: the type of its result cannot be known "
+                f"{primitive.name}, called at {user_line()}, is opaque: the type of its result cannot be known "
                 "without data. Call it outside of the traced function, and pass the result in."
             )
         given = [np.asarray(x) if type(x) in (list, tuple) else x for x in operands]
@@ -273,7 +269,7 @@ class SymbolicTrace:
         if not isinstance(value, np.ndarray):
             return value
         if id(value) not in self._met and not value.dtype.hasobject:
-            self._met[id(value)] = value, checksum(value), self.here()
+            self._met[id(value)] = value, checksum(value), user_line()
         return plain(value)
 
     def check_unchanged(self) -> None:
@@ -293,7 +289,7 @@ class SymbolicTrace:
 
     def reach(self, arrays: Sequence[np.ndarray]) -> None:
         """Note the plain arrays in memory that the steps of a loop reach: these may change them, and nobody else."""
-        here = self.here()
+        here = user_line()
         known = {id(a): (a, here) for a in arrays if not a.dtype.hasobject and not isinstance(a, np.memmap)}
         known |= {key: (array, line) for key, (array, _, line) in self._reached.items()}
         self._reached = {key: (array, checksum(array), line) for key, (array, line) in known.items()}

@@ -12,7 +12,6 @@ from ebbtide.arrays.array_type import ArrayType, type_of
 from ebbtide.arrays.batched import BatchTrace
 from ebbtide.arrays.containers import flatten, unflatten
 from ebbtide.arrays.context import current, entered, outside
-from ebbtide.arrays.location import user_line
 from ebbtide.arrays.primitive import Primitive, plain
 from ebbtide.arrays.reach import arrays_of, bound_now
 from ebbtide.arrays.traced import TracedArray
@@ -199,10 +198,6 @@ class _Finder:
         self.closed = False
         self.fast = False
         self.found: dict[Key, TracedArray] = {}
-
-    def here(self) -> str:
-        """Return the user's present line."""
-        return user_line()
 
     def covers(self, trace: Any) -> bool:
         """Return whether arrays of *trace* come from outside."""

@@ -143,11 +143,11 @@ def record_joint(
     Returns:
         The outputs, traced.
     """
-    frame = user_frame(2)
-    code, instruction = (None, 0) if frame is None else (frame.f_code, frame.f_lasti)
+    frame = user_frame()
+    where = (None, 0) if frame is None else (frame.f_code, frame.f_lasti)
     tape.count += 1
     kinds = [type_of(value) for value in outputs]
-    node = Node(tape.count, rule, parents, (), params, kinds, code, instruction)
+    node = Node(tape.count, rule, parents, (), params, kinds, *where)
     if tape.presence is not None and tape.presence[0] in parents:  # there is communication inside
         tape.required[node.number] = node
     if tape.pager is not None:
@@ -158,7 +158,7 @@ def record_joint(
     traced = []
     for position, (value, kind) in enumerate(zip(outputs, kinds, strict=True)):
         tape.count += 1
-        projection = Node(tape.count, PROJECTION, (node,), (), position, kind, code, instruction)
+        projection = Node(tape.count, PROJECTION, (node,), (), position, kind, *where)
         array = TracedArray(tape, projection, value)
         if saved is None:
             array.sharing().reachable = True

@@ -99,10 +99,6 @@ class LinearTape:
         """End the recording."""
         self.closed = True
 
-    def here(self) -> str:
-        """Return the user's present line."""
-        return user_line()
-
     def covers(self, trace: Any) -> bool:
         """Return whether tangents of *trace* are static values of this step."""
         return self.outer is not None and (trace is self.outer or self.outer.covers(trace))
@@ -130,7 +126,7 @@ class LinearTape:
         """Do a linear operation on the tangents that are at hand, and record it."""
         if self.closed:
             raise TraceError(
-                f"{primitive.name} at {self.here()} uses a traced array after the function that it was made in "
+                f"{primitive.name} at {user_line()} uses a traced array after the function that it was made in "
                 "had returned, so its tangent is lost. Return the array from the function."
             )
         values: list[Any] = []
@@ -155,7 +151,7 @@ class LinearTape:
         if self.room is not None:
             self.room -= RECORD_BYTES
         saved = [self._kept(v) if n is None else TANGENT for v, n in zip(values, nodes, strict=True)]
-        frame = user_frame(2)
+        frame = user_frame()
         where = (None, 0) if frame is None else (frame.f_code, frame.f_lasti)
         self.count += 1
         node = Node(self.count, primitive, parents, (), params, type_of(out), *where)
@@ -186,7 +182,7 @@ class LinearTape:
             parents: Nodes of its operands, in the order of the rule.
             outputs: Its results for the tangents at hand.
         """
-        frame = user_frame(2)
+        frame = user_frame()
         where = (None, 0) if frame is None else (frame.f_code, frame.f_lasti)
         self.count += 1
         kinds = [type_of(value) for value in outputs]

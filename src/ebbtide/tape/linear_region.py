@@ -16,7 +16,6 @@ from typing import Any, final
 import numpy as np
 
 from ebbtide.arrays.context import Context, current, entered
-from ebbtide.arrays.location import user_line
 from ebbtide.arrays.primitive import Primitive
 from ebbtide.arrays.traced import TracedArray
 from ebbtide.errors import DeterminismError
@@ -91,10 +90,6 @@ class Pushing:
         self._given = given
         self.statics: dict[int, TracedArray] = {}
         self.met: weakref.WeakValueDictionary[int, TracedArray] = weakref.WeakValueDictionary()
-
-    def here(self) -> str:
-        """Return the user's present line."""
-        return user_line()
 
     def covers(self, trace: Any) -> bool:
         """Return whether tangents of *trace* are static values, of this part or of the region around."""

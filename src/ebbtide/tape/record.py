@@ -88,10 +88,6 @@ class Tape:
         self.closed = True
         self.fast = False
 
-    def here(self) -> str:
-        """Return the user's present line."""
-        return user_line()
-
     def covers(self, trace: Any) -> bool:
         """Return whether arrays of *trace* are static values of this region."""
         return trace is self.outer or (self.around is not None and self.around.covers(trace))
@@ -374,7 +370,7 @@ class Tape:
 
     def _escaped(self, primitive: Primitive) -> TraceError:
         return TraceError(
-            f"{primitive.name} at {self.here()} uses a traced array after the function that it was made in "
+            f"{primitive.name} at {user_line()} uses a traced array after the function that it was made in "
             "had returned, so its derivative is lost. Return the array from the function (has_aux=True "
             "gives it back as a plain array), and do not keep it in a global or an attribute."
         )

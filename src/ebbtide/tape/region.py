@@ -23,7 +23,6 @@ import numpy as np
 from ebbtide.arrays.constants import PYTHON_NUMBERS
 from ebbtide.arrays.containers import is_array
 from ebbtide.arrays.context import Entered, beneath, current, current_or_none, entered
-from ebbtide.arrays.location import user_line
 from ebbtide.arrays.primitive import Primitive, first_met, inside, plain
 from ebbtide.arrays.traced import TracedArray
 from ebbtide.tape.met import Met
@@ -68,10 +67,6 @@ class Bypass:
         self.closed = False
         self.fast = False
         self.statics: dict[int, TracedArray] = {}
-
-    def here(self) -> str:
-        """Return the user's present line."""
-        return user_line()
 
     def covers(self, trace: Any) -> bool:
         """Return whether arrays of *trace* are static values of this region."""

@@ -42,10 +42,6 @@ class TangentTrace:
         """Run the block in forward mode inside of the traces that are there by now, also after its function's end."""
         return above(self, tangent=self)
 
-    def here(self) -> str:
-        """Return the user's present line."""
-        return user_line()
-
     def covers(self, trace: Any) -> bool:
         """Return False: forward mode has no static values."""
         return False
@@ -58,7 +54,7 @@ class TangentTrace:
         """Do an operation on values and tangents."""
         if self.closed:
             raise TraceError(
-                f"{primitive.name} at {self.here()} uses a traced array after the function that it was made in "
+                f"{primitive.name} at {user_line()} uses a traced array after the function that it was made in "
                 "had returned, so its tangent is lost. Return the array from the function."
             )
         values: list[Any] = []

@@ -8,7 +8,6 @@ from typing import Any, final
 
 from ebbtide.arrays.abstract import AbstractTrace, abstract_array
 from ebbtide.arrays.array_type import type_of
-from ebbtide.arrays.location import user_line
 from ebbtide.arrays.primitive import Primitive, needs_of
 from ebbtide.arrays.traced import TracedArray
 from ebbtide.errors import RuleMissingError
@@ -89,10 +88,6 @@ class Recorder:
         self.closed = False
         self.fast = False
         self.operations: list[Operation] = []
-
-    def here(self) -> str:
-        """Return the user's present line."""
-        return user_line()
 
     def covers(self, trace: Any) -> bool:
         """Return False: this is no region."""

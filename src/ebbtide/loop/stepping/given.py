@@ -73,10 +73,6 @@ class Given:
         self.closed = False
         self.fast = False
 
-    def here(self) -> str:
-        """Return the user's present line."""
-        return user_line()
-
     def covers(self, trace: Any) -> bool:
         """Return whether arrays of *trace* are given values, here or by the region around."""
         return any(trace is mine for mine in self._traces) or (self.around is not None and self.around.covers(trace))
