@@ -12,7 +12,7 @@ from ebbtide.arrays.array_type import ArrayType, type_of
 from ebbtide.arrays.batched import BatchTrace
 from ebbtide.arrays.containers import flatten, unflatten
 from ebbtide.arrays.context import current, entered, outside
-from ebbtide.arrays.primitive import Primitive, plain
+from ebbtide.arrays.primitive import Primitive, inside, plain
 from ebbtide.arrays.reach import arrays_of, bound_now
 from ebbtide.arrays.traced import TracedArray
 from ebbtide.loop.stepping.given import Given, Key, key_of
@@ -27,11 +27,7 @@ _OTHER_ARRAY = (
 
 def here(value: Any) -> Any:
     """Return an operand as the region around sees it, if there is one; as it is now."""
-    capture = current().capture
-    if type(value) is not TracedArray:
-        return value
-    value = value.frozen()
-    return capture.lift(value) if capture is not None and capture.covers(value._trace) else value
+    return inside(current().capture, value.frozen()) if type(value) is TracedArray else value
 
 
 def detached(value: Any) -> Any:
@@ -218,5 +214,5 @@ class _Finder:
 
     def process(self, primitive: Primitive, operands: tuple[Any, ...], params: Any) -> Any:
         """Do an operation on values."""
-        values = [self.lift(x) if type(x) is TracedArray and self.covers(x._trace) else x for x in operands]
+        values = [inside(self, x) for x in operands]
         return primitive.bind(tuple([x if type(x) is TracedArray else plain(x) for x in values]), params)

@@ -15,6 +15,7 @@ from ebbtide.arrays.batched import innermost_batch
 from ebbtide.arrays.containers import flatten, has_vectors, is_differentiable, unflatten
 from ebbtide.arrays.context import current, entered, value_trace
 from ebbtide.arrays.functions import check_function
+from ebbtide.arrays.primitive import inside
 from ebbtide.arrays.traced import TracedArray
 from ebbtide.errors import DeterminismError, RuleMissingError, TraceError
 from ebbtide.ledger import BUFFERS
@@ -175,12 +176,12 @@ def _measured(
             given = unflatten(structure, _entering(tape, values))
             outputs, output_structure = flatten(f(*given[0], **given[1]))
             del given
-            inside = [_lifted(tape, output) for output in outputs]
+            results = [inside(tape, output) for output in outputs]
         del outputs
-        nodes = [_node_of(tape, x) for x in inside]
+        nodes = [_node_of(tape, x) for x in results]
         seeds = [(node,) for node in nodes if node is not None]
-        outputs = [_copied(x.present()._value if _is_on(tape, x) else x) for x in inside]
-        del inside
+        outputs = [_copied(x.present()._value if _is_on(tape, x) else x) for x in results]
+        del results
         # Time loops in it hold snapshots, of which they can do with one.
         loops = max(0, region.ledger.live - before - pager.overhead.lent)
         forecasts = [_forecast(pager, seeds, owned, loops) for owned in (False, True)]
@@ -235,11 +236,6 @@ def _is_on(tape: Any, value: Any) -> bool:
 
 def _node_of(tape: Any, value: Any) -> Node | None:
     return value.present()._node if _is_on(tape, value) else None
-
-
-def _lifted(tape: Any, value: Any) -> Any:
-    """Return a result as the region has it: an array of the tapes around is a static value."""
-    return tape.lift(value) if type(value) is TracedArray and tape.covers(value._trace) else value
 
 
 def _copied(value: Any) -> Any:
@@ -329,17 +325,17 @@ class _CheckpointRule(JointRule):
                 nodes = [leaf._node if type(leaf) is TracedArray and leaf._trace is tape else None for leaf in leaves]
                 given = unflatten(self._structure, leaves)
                 outputs = flatten(self._f(*given[0], **given[1]))[0]
-                inside = [_lifted(tape, x) for x in outputs]
+                results = [inside(tape, x) for x in outputs]
                 seeds, checks = [], []
-                for x, pair in zip(inside, cotangents, strict=False):
+                for x, pair in zip(results, cotangents, strict=False):
                     if type(x) is TracedArray and x._trace is tape:
                         checks.append(checksum_of_result(x.present()._value))
                         if x._node is not None and pair is not None:
                             seeds.append((x._node, *pair))
                     else:
                         checks.append(checksum_of_result(x))
-            self._check(checks, tape, [x._node for x in inside if type(x) is TracedArray and x._trace is tape])
-            del leaves, given, outputs, inside, values
+            self._check(checks, tape, [x._node for x in results if type(x) is TracedArray and x._trace is tape])
+            del leaves, given, outputs, results, values
             cotangents.clear()
             tape.close()
             wanted = [n for n in nodes if n is not None]

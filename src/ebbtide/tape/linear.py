@@ -17,7 +17,7 @@ import numpy as np
 
 from ebbtide.arrays.array_type import owner_of, type_of
 from ebbtide.arrays.location import user_frame, user_line
-from ebbtide.arrays.primitive import Primitive, plain
+from ebbtide.arrays.primitive import Primitive, inside, plain
 from ebbtide.arrays.traced import TracedArray
 from ebbtide.errors import ReleasedValueError, TraceError
 from ebbtide.tape.node import PROJECTION, Node, nodes_before
@@ -132,8 +132,7 @@ class LinearTape:
         values: list[Any] = []
         nodes: list[Node | None] = []
         for given in operands:
-            inside = type(given) is TracedArray and self.covers(given._trace)
-            operand = self.lift(given) if inside else given
+            operand = inside(self, given)
             if type(operand) is TracedArray and operand.present()._trace is self:
                 nodes.append(operand._node)
                 values.append(operand._value)

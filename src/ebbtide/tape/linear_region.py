@@ -16,7 +16,7 @@ from typing import Any, final
 import numpy as np
 
 from ebbtide.arrays.context import Context, current, entered
-from ebbtide.arrays.primitive import Primitive
+from ebbtide.arrays.primitive import Primitive, inside
 from ebbtide.arrays.traced import TracedArray
 from ebbtide.errors import DeterminismError
 from ebbtide.tape.constancy import Constancy
@@ -130,16 +130,12 @@ class Pushing:
 
     def process(self, primitive: Primitive, operands: tuple[Any, ...], params: Any) -> Any:
         """Do an operation on tangents."""
-        return primitive.bind(tuple([self._inside(x) for x in operands]), params)
-
-    def _inside(self, tangent: Any) -> Any:
-        """Return a tangent as the part has it: static ones are lifted."""
-        return self.lift(tangent) if type(tangent) is TracedArray and self.covers(tangent._trace) else tangent
+        return primitive.bind(tuple([inside(self, x) for x in operands]), params)
 
     def pairs(self, trace: TangentTrace, leaves: list[Any]) -> list[tuple[Any, Any]]:
         """Return values and tangents of what the part returned, static values that it returned included."""
         found = [split(trace, leaf) for leaf in leaves]
-        return [(value, self._inside(tangent)) for value, tangent in found]
+        return [(value, inside(self, tangent)) for value, tangent in found]
 
 
 @final
@@ -181,6 +177,5 @@ def pushing(
 
 def node_of(tape: LinearTape, tangent: Any) -> Node | None:
     """Return the node of a tangent as the tape has it; None for one that depends on nothing there."""
-    if type(tangent) is TracedArray and tape.covers(tangent._trace):
-        tangent = tape.lift(tangent)
+    tangent = inside(tape, tangent)
     return tangent.present()._node if type(tangent) is TracedArray and tangent._trace is tape else None

@@ -19,7 +19,7 @@ from ebbtide.arrays.containers import flatten, unflatten
 from ebbtide.arrays.context import current, entered
 from ebbtide.arrays.functions import line_of_function
 from ebbtide.arrays.location import user_line
-from ebbtide.arrays.primitive import Primitive
+from ebbtide.arrays.primitive import Primitive, inside
 from ebbtide.arrays.reach import arrays_of, bound_now
 from ebbtide.arrays.traced import TracedArray
 from ebbtide.errors import TraceError
@@ -99,10 +99,7 @@ class Given:
 
     def process(self, primitive: Primitive, operands: tuple[Any, ...], params: Any) -> Any:
         """Do an operation on values."""
-        return primitive.bind(tuple([self._inside(operand) for operand in operands]), params)
-
-    def _inside(self, value: Any) -> Any:
-        return self.lift(value) if type(value) is TracedArray and self.covers(value._trace) else value
+        return primitive.bind(tuple([inside(self, operand) for operand in operands]), params)
 
 
 def in_region(capture: Any) -> bool:
