@@ -108,20 +108,17 @@ def _small_product(equation: Equation) -> Kernel:
     return Kernel(lambda out, x, y: [f"small_product({x}, {y}, {out})"])
 
 
-def _add_product(equation: Equation) -> Kernel:
-    def write(out: str, total: str, a: str, b: str) -> list[str]:
-        first = [] if total == out else [f"np.copyto({out}, {total})"]
-        return [*first, f"add_product({out}, {a}, {b})"]
+def _moved(out: str, x: str) -> list[str]:
+    """Return the statement that copies an array to another one, if that is not its own place."""
+    return [] if x == out else [f"np.copyto({out}, {x})"]
 
-    return Kernel(write, (0,))
+
+def _add_product(equation: Equation) -> Kernel:
+    return Kernel(lambda out, total, a, b: [*_moved(out, total), f"add_product({out}, {a}, {b})"], (0,))
 
 
 def _where(equation: Equation) -> Kernel:
-    def write(out: str, condition: str, x: str, y: str) -> list[str]:
-        first = [] if y == out else [f"np.copyto({out}, {y})"]
-        return [*first, f"np.copyto({out}, {x}, where={condition})"]
-
-    return Kernel(write, (2,))
+    return Kernel(lambda out, condition, x, y: [*_moved(out, y), f"np.copyto({out}, {x}, where={condition})"], (2,))
 
 
 def _cast(equation: Equation) -> Kernel:
@@ -129,21 +126,14 @@ def _cast(equation: Equation) -> Kernel:
 
 
 def _copy(equation: Equation) -> Kernel | None:
-    if equation.params["order"] != "C":
-        return None
-    return Kernel(lambda out, x: [] if x == out else [f"np.copyto({out}, {x})"], (0,))
+    return _result(equation) if equation.params["order"] == "C" else None
 
 
 def _setitem(equation: Equation) -> Kernel | None:
     index = index_text(equation.params["index"])
     if index is None:
         return None
-
-    def write(out: str, base: str, value: str) -> list[str]:
-        first = [] if base == out else [f"np.copyto({out}, {base})"]
-        return [*first, f"{out}[{index}] = {value}"]
-
-    return Kernel(write, (0,))
+    return Kernel(lambda out, base, value: [*_moved(out, base), f"{out}[{index}] = {value}"], (0,))
 
 
 def _scatter(equation: Equation) -> Kernel | None:
@@ -164,7 +154,7 @@ def _add_scatter(equation: Equation) -> Kernel:
             return [f"{out}[{index}] += {part}", *[f"{out}[{zeros}] += 0" for zeros in unsigned]]
         if unsigned:  # no other element is -0.0, and 0 may be added to all
             return [f"np.add({total}, 0, out={out})", f"np.add({total}[{index}], {part}, out={out}[{index}])"]
-        return [f"np.copyto({out}, {total})", f"{out}[{index}] += {part}"]
+        return [*_moved(out, total), f"{out}[{index}] += {part}"]
 
     return Kernel(write, (0,))
 
@@ -190,11 +180,9 @@ def _add_at(equation: Equation) -> Kernel:
 
 
 def _put(equation: Equation) -> Kernel:
-    def write(out: str, base: str, value: str, *indices: str) -> list[str]:
-        first = [] if base == out else [f"np.copyto({out}, {base})"]
-        return [*first, f"{out}[{', '.join(indices)}] = {value}"]
-
-    return Kernel(write, (0,))
+    return Kernel(
+        lambda out, base, value, *indices: [*_moved(out, base), f"{out}[{', '.join(indices)}] = {value}"], (0,)
+    )
 
 
 def _roll(equation: Equation) -> Kernel:
@@ -234,11 +222,11 @@ def _room(equation: Equation) -> Kernel:
 
 
 def _filled(equation: Equation) -> Kernel:
-    return Kernel(lambda out, whole, number, home: [] if home == out else [f"np.copyto({out}, {home})"], (2,))
+    return Kernel(lambda out, whole, number, home: _moved(out, home), (2,))
 
 
 def _result(equation: Equation) -> Kernel:
-    return Kernel(lambda out, x: [] if x == out else [f"np.copyto({out}, {x})"], (0,))
+    return Kernel(_moved, (0,))
 
 
 def view_text(equation: Equation, x: str) -> str | None:
