@@ -185,24 +185,23 @@ def _put(equation: Equation) -> Kernel:
     )
 
 
-def _roll(equation: Equation) -> Kernel:
+def moves_of_roll(equation: Equation) -> list[tuple[tuple[slice, ...], tuple[slice, ...]]]:
+    """Return where the parts of an array that is rolled go, and where they come from."""
     shape = equation.output.type.shape
     shifts = [0] * len(shape)
     for shift, axis in zip(equation.params["shift"], equation.params["axis"], strict=True):
         shifts[axis] = (shifts[axis] + shift) % shape[axis] if shape[axis] else 0
+    # Along each axis that moves: what stays within, and what comes in at the other end.
+    choices = [
+        [(slice(s, None), slice(None, n - s)), (slice(None, s), slice(n - s, None))] if s else [(slice(None),) * 2]
+        for s, n in zip(shifts, shape, strict=True)
+    ]
+    return [(tuple([to for to, _ in chosen]), tuple([of for _, of in chosen])) for chosen in product(*choices)]
 
-    def write(out: str, x: str) -> list[str]:
-        # Along each axis that moves: what stays within, and what comes in at the other end.
-        choices = [
-            [(":", ":")] if not s else [(f"{s}:", f":{n - s}"), (f":{s}", f"{n - s}:")]
-            for s, n in zip(shifts, shape, strict=True)
-        ]
-        return [
-            f"{out}[{', '.join(to for to, _ in chosen)}] = {x}[{', '.join(of for _, of in chosen)}]"
-            for chosen in product(*choices)
-        ]
 
-    return Kernel(write)
+def _roll(equation: Equation) -> Kernel:
+    moves = moves_of_roll(equation)
+    return Kernel(lambda out, x: [f"{out}[{index_text(to)}] = {x}[{index_text(of)}]" for to, of in moves])
 
 
 def _pad(equation: Equation) -> Kernel:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from itertools import product
 from math import prod
 from types import MappingProxyType
 from typing import Any
@@ -22,6 +21,7 @@ from ebbtide.program.boxes import boxes_of, linked
 from ebbtide.program.chains import ufunc_loop_of
 from ebbtide.program.equation import Equation, Variable, stand_in
 from ebbtide.program.indexed import add_at, gather, getitem, put, scatter
+from ebbtide.program.kernels import moves_of_roll
 from ebbtide.program.layout import packed_strides
 from ebbtide.program.orders import order_of
 from ebbtide.program.windowed import CONVOLUTIONS, POOLINGS, Scratched, convolution, pooling
@@ -300,18 +300,10 @@ def _add_scatter(equation: Equation, operands: Operands, given_up: Variable | No
 
 def _roll(equation: Equation, operands: Operands, given_up: Variable | None) -> list[Action]:
     x, out = operands.of(equation.arguments[0]), operands.of(equation.output)
-    shifts = [0] * len(out.shape)
-    for shift, axis in zip(equation.params["shift"], equation.params["axis"], strict=True):
-        shifts[axis] = (shifts[axis] + shift) % out.shape[axis]
-    choices = [
-        [(slice(None), slice(None))] if not s else [(slice(s, n), slice(0, n - s)), (slice(0, s), slice(n - s, n))]
-        for s, n in zip(shifts, out.shape, strict=True)
-    ]
     return [
-        moved(x.seen(lambda array, at=tuple([of for _, of in chosen]): array[at]),
-              out.seen(lambda array, at=tuple([to for to, _ in chosen]): array[at]))
-        for chosen in product(*choices)
-    ]  # fmt: skip
+        moved(x.seen(lambda array, of=of: array[of]), out.seen(lambda array, to=to: array[to]))
+        for to, of in moves_of_roll(equation)
+    ]
 
 
 def _pad(equation: Equation, operands: Operands, given_up: Variable | None) -> list[Action]:
