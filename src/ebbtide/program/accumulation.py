@@ -8,8 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ebbtide.arrays.array_type import type_of
-from ebbtide.program.equation import Equation, Variable
+from ebbtide.program.equation import Equation, Variable, kind_of
 from ebbtide.program.lifetimes import used_once
 from ebbtide.program.parts import Part, meeting, outside, part_at
 from ebbtide.program.program import Program
@@ -83,7 +82,7 @@ def _is_product_of_matrices(equation: Equation) -> bool:
     # To a vector BLAS adds column by column, with other bits; and a vector is little beside its matrix.
     if equation.name != "matmul" or kind.dtype.char not in _DTYPES or 1 in kind.shape:
         return False
-    kinds = [type_of(x.type if type(x) is Variable else x) for x in equation.arguments]
+    kinds = [kind_of(x) for x in equation.arguments]
     return all(one.dtype == kind.dtype and len(one.shape) == 2 for one in kinds)
 
 

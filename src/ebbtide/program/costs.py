@@ -12,6 +12,7 @@ from ebbtide.program.layout import Layout, ufunc_of
 from ebbtide.program.program import Program
 from ebbtide.program.rooms import filled, room
 from ebbtide.program.windowed import moment_of, multiplications_of
+from ebbtide.program.windows import shape_of
 from ebbtide.tape.joint import part
 
 # The unit is a byte read or written by a simple operation. On the processor of the measurements (2 cores, arrays of
@@ -53,7 +54,7 @@ def cost_of(equation: Equation) -> int:
         return equation.function.work
     moved = output.nbytes + sum(variable.nbytes for variable in equation.inputs)
     if is_product(equation):
-        inner = _shape(equation.arguments[-2])[-1:] or (1,)
+        inner = shape_of(equation.arguments[-2])[-1:] or (1,)
         flops = 2 * (multiplications_of(equation) or inner[0] * math.prod(output.type.shape))
         # Double precision has half as many elements in a register, complex numbers four products in one.
         width = output.type.dtype.itemsize / 4 * (2 if output.type.dtype.kind == "c" else 1)
@@ -121,7 +122,7 @@ def _turned(equation: Equation) -> int:
     """Return the bytes of the buffers through which NumPy adds to a part that runs backwards."""
     index: tuple[Any, ...] = equation.params["index"]
     backwards = any(isinstance(one, slice) and int(one.step or 1) < 0 for one in index)
-    part = _shape(equation.arguments[1])
+    part = shape_of(equation.arguments[1])
     return 2 * min(np.getbufsize(), math.prod(part)) * equation.output.type.dtype.itemsize if backwards else 0
 
 
@@ -141,7 +142,3 @@ def _dtype(value: Any) -> Any:
     if type(value) is Variable:
         return value.type.dtype
     return type(value) if type(value) in (int, float, complex) else np.asarray(value).dtype
-
-
-def _shape(value: Any) -> tuple[int, ...]:
-    return value.type.shape if type(value) is Variable else np.shape(value)

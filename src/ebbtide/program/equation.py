@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, final
 
 import numpy as np
 
-from ebbtide.arrays.array_type import ArrayType
+from ebbtide.arrays.array_type import ArrayType, type_of
 from ebbtide.arrays.location import line_of
 from ebbtide.arrays.primitive import Primitive
 
@@ -164,6 +164,11 @@ def substitute(tree: Any, replace: Callable[[Variable], Any]) -> Any:
     if type(tree) is dict:
         return {key: substitute(part, replace) for key, part in tree.items()}
     return tree
+
+
+def kind_of(argument: Any) -> ArrayType:
+    """Return the type of an argument: a variable, a plain array, or a number."""
+    return argument.type if type(argument) is Variable else type_of(argument)
 
 
 def stand_in(argument: Any) -> Any:

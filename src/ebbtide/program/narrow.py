@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from ebbtide.arrays.array_type import ArrayType, type_of
-from ebbtide.program.equation import Equation, Variable
+from ebbtide.arrays.array_type import ArrayType
+from ebbtide.program.equation import Equation, Variable, kind_of
 from ebbtide.program.lifetimes import used_once
 from ebbtide.program.program import Program
 
@@ -50,7 +50,7 @@ def _is_product(equation: Equation) -> bool:
     if equation.name not in _NAMES or equation.primitive is None or equation.params or len(equation.arguments) != 2:
         return False
     known = all(type(x) is Variable or type(x) is np.ndarray for x in equation.arguments)
-    return known and all(len(_type(x).shape) == 2 for x in equation.arguments)
+    return known and all(len(kind_of(x).shape) == 2 for x in equation.arguments)
 
 
 def _is_part(equation: Equation, products: dict[Variable, Equation]) -> bool:
@@ -60,7 +60,7 @@ def _is_part(equation: Equation, products: dict[Variable, Equation]) -> bool:
     product, kind = products.get(equation.arguments[0]), equation.output.type
     if product is None or len(kind.shape) != 2 or 0 in kind.shape:
         return False
-    inner = _type(product.arguments[0]).shape[1]
+    inner = kind_of(product.arguments[0]).shape[1]
     left_out = inner * (prod(product.output.type.shape) - prod(kind.shape))
     return left_out >= _LEAST and all(type(one) is slice and one.step in (None, 1) for one in equation.params["index"])
 
@@ -75,7 +75,7 @@ def _narrowed(
     operand: Any, axis: int, bounds: tuple[int, int], part: Equation, views: dict[Any, Variable], found: list[Equation]
 ) -> Any:
     """Return some of the rows or columns of an operand; that they are a view is added to the equations."""
-    kind, (first, end) = _type(operand), bounds
+    kind, (first, end) = kind_of(operand), bounds
     if (first, end) == (0, kind.shape[axis]):
         return operand
     index = (*[slice(None)] * axis, slice(first, end))
@@ -87,7 +87,3 @@ def _narrowed(
         views[key] = Variable(ArrayType(shape, kind.dtype), "getitem")
         found.append(part.of((operand,), part.params | {"index": index}, views[key]))
     return views[key]
-
-
-def _type(operand: Any) -> ArrayType:
-    return type_of(operand.type if type(operand) is Variable else operand)

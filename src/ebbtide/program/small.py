@@ -12,9 +12,8 @@ from types import MappingProxyType
 
 import numpy as np
 
-from ebbtide.arrays.array_type import type_of
 from ebbtide.machine import HAS_SMALL_PRODUCTS, small_product
-from ebbtide.program.equation import Equation, Variable
+from ebbtide.program.equation import Equation, Variable, kind_of
 from ebbtide.program.program import Program
 
 # Multiplications: the least, and by type the most, of any product and of one with few columns. OpenBLAS fills no
@@ -39,7 +38,7 @@ def is_small(equation: Equation) -> bool:
         return False
     if not all(type(x) is Variable or isinstance(x, np.ndarray) for x in equation.arguments):
         return False
-    x, y = [type_of(x.type if type(x) is Variable else x) for x in equation.arguments]
+    x, y = [kind_of(x) for x in equation.arguments]
     if len(x.shape) != 2 or len(y.shape) != 2 or x.dtype != y.dtype or x.dtype.str not in MOST:
         return False
     (rows, inner), columns = x.shape, y.shape[1]

@@ -15,10 +15,10 @@ from typing import Any, final
 
 import numpy as np
 
-from ebbtide.arrays.array_type import ArrayType, type_of
+from ebbtide.arrays.array_type import ArrayType
 from ebbtide.machine.pieces import piece_of, scratch_of
 from ebbtide.program.actions import Action, Operand, Operands
-from ebbtide.program.equation import Equation, Variable
+from ebbtide.program.equation import Equation, Variable, kind_of
 from ebbtide.program.rooms import room
 
 # What each of the three forms of the sum over images, kernels and results makes, by the name of its operation.
@@ -85,11 +85,6 @@ def multiplications_of(equation: Equation) -> int | None:
     return images[0] * prod(count) * prod(kernels)
 
 
-def _kind_of(argument: Any) -> ArrayType:
-    """Return the type of an operand, which may be a plain array."""
-    return argument.type if type(argument) is Variable else type_of(argument)
-
-
 def moment_of(equation: Equation) -> int | None:
     """Return the bytes that our functions of windows take for a moment, of NumPy; None of other functions."""
     if equation.name in CONVOLUTIONS and _module_of(equation) == _CONVOLUTION:
@@ -98,7 +93,7 @@ def moment_of(equation: Equation) -> int | None:
         return None
     params, out = equation.params, equation.output.type
     masks = out.nbytes // out.dtype.itemsize
-    x = _kind_of(equation.arguments[0])
+    x = kind_of(equation.arguments[0])
     buffers = 2 * np.getbufsize() * x.dtype.itemsize  # of what lies with gaps
     if equation.name == "spread_to_windows":
         return prod(x.shape) + buffers
@@ -121,7 +116,7 @@ def _of_convolution(equation: Equation) -> int:
 
 def _shapes(equation: Equation) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, int]]:
     """Return the shapes of the images and of the kernels of a convolution, and how many windows an image has."""
-    first, second, made = *[_kind_of(x).shape for x in equation.arguments[:2]], equation.output.type.shape
+    first, second, made = *[kind_of(x).shape for x in equation.arguments[:2]], equation.output.type.shape
     images, kernels, results = {
         "results": (first, second, made), "images": (made, second, first), "kernels": (first, made, second),
     }[CONVOLUTIONS[equation.name]]  # fmt: skip

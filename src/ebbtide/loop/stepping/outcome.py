@@ -17,7 +17,7 @@ from ebbtide.loop.stepping.options import Options
 from ebbtide.loop.stepping.returned import check_types
 from ebbtide.loop.stepping.steps import Stepper
 from ebbtide.loop.values.state import CHANGEABLE, owned
-from ebbtide.program.equation import Variable
+from ebbtide.program.equation import Variable, kind_of
 from ebbtide.program.holding import is_symbolic
 from ebbtide.program.tracing import trace_leaves
 
@@ -69,8 +69,8 @@ def find_results(
         symbolic = [was or type(value) is Variable for was, value in zip(before, state, strict=True)]
         if symbolic == before:
             break
-    kinds = [type_of(x.type if type(x) is Variable else x) for x in state]
-    rows = [type_of(x.type if type(x) is Variable else x) for x in emitted]
+    kinds = [kind_of(x) for x in state]
+    rows = [kind_of(x) for x in emitted]
     numbers = [type(x) in PYTHON_NUMBERS for x in state]
     stacks = [ArrayType((length, *kind.shape), kind.dtype) for kind in rows]
     return Results(kinds + stacks, numbers + [False] * len(rows), len(leaves), output_structure, statics)
