@@ -253,14 +253,3 @@ def _uses(values: Values, anchors: Collection[int]) -> tuple[list[list[int]], di
                 uses[one].update(values.readers[step])
                 above.setdefault(one, []).append(step)
     return [sorted(found) for found in uses], above
-
-
-def keep(
-    values: Values, limit: int, anchors: Collection[int], most: int, small: int, *, by_time: bool
-) -> list[int] | None:
-    """
-    Return an order in which no more than some bytes are held, as far as that is possible; None if it costs too much.
-
-    Args: those of `Keeper`.
-    """
-    return Keeper(values, limit, anchors, most, small, by_time=by_time).run()

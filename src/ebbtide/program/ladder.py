@@ -18,7 +18,7 @@ from ebbtide.program.costs import is_product, loops_of, weighed
 from ebbtide.program.cuts import smallest_cut
 from ebbtide.program.delay import delayed
 from ebbtide.program.equation import Inner
-from ebbtide.program.keep import keep
+from ebbtide.program.keep import Keeper
 from ebbtide.program.layout import Layout, find_layout
 from ebbtide.program.memory import Memory, least_peak, plan_apart
 from ebbtide.program.program import Program
@@ -98,14 +98,14 @@ def objects_of(program: Program) -> int:
     return _RUN + _OBJECT * len(program.equations) + sum(one.threads * objects_of(one.program) for one in inner)
 
 
-def plain_rung(program: Program, strides: Sequence[tuple[int, ...]], forward: int = 0) -> Rung:
+def plain_rung(program: Program, strides: Sequence[tuple[int, ...]]) -> Rung:
     """
     Return how a program runs without a budget.
 
     Equations are put off where less is held then; and values are computed again where that takes no products, a quarter
     off the peak, and an eighth more work at most.
     """
-    first = _rung(program, find_layout(program, strides), forward)
+    first = _rung(program, find_layout(program, strides), 0)
     return first if first.peak < _LARGE else _unasked(first, _delayed(first))
 
 
@@ -234,5 +234,5 @@ def _tried(
     if not products:
         values = replace(values, repeats=values.cheap)
     small = max(1, int(_SMALL * start.peak))
-    order = keep(values, limit, anchors, _MOST_WORK * first.work, small, by_time=products)
+    order = Keeper(values, limit, anchors, _MOST_WORK * first.work, small, by_time=products).run()
     return None if order is None else _repeated(start, first, order)

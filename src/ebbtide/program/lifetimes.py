@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from ebbtide.program.equation import Variable
@@ -37,19 +36,11 @@ def releases(program: Program) -> list[list[Variable]]:
     return dying
 
 
-def live_bytes(program: Program, owners: Iterable[Variable] | None = None) -> list[int]:
-    """
-    Return the bytes of values that are held after each equation, each value in memory of its own.
-
-    Args:
-        program: The program.
-        owners: The variables that count; by default all but the inputs, which are the caller's.
-    """
-    counted = set(owners) if owners is not None else {equation.output for equation in program.equations}
+def live_bytes(program: Program) -> list[int]:
+    """Return the bytes that are held after each equation, the inputs apart, each value in memory of its own."""
     held, after = 0, []
     for equation, dying in zip(program.equations, releases(program), strict=True):
-        held += equation.output.nbytes if equation.output in counted else 0
-        held -= sum(variable.nbytes for variable in dying if variable in counted)
+        held += equation.output.nbytes - sum(variable.nbytes for variable in dying if variable not in program.inputs)
         after.append(held)
     return after
 
