@@ -48,9 +48,13 @@ class Layout:
 
     def left_of(self, program: Program) -> Layout:
         """Return the layout of a program with some of the values."""
-        left = {equation.output for equation in program.equations}
-        bases = {view: base for view, base in self.bases.items() if view in left}
-        return Layout(self.strides, bases, dict(self.known))
+        left = {*program.inputs, *[equation.output for equation in program.equations]}
+
+        def kept(found: dict[Variable, Any]) -> dict[Variable, Any]:
+            return {x: one for x, one in found.items() if x in left}
+
+        kernels = {one: self.kernels[one] for one in program.equations if one in self.kernels}
+        return Layout(kept(self.strides), kept(self.bases), kept(self.known), kernels)
 
     def add(self, equation: Equation) -> None:
         """Find how the result of an equation lies whose inputs are known."""

@@ -37,7 +37,7 @@ def repeat(program: Program, layout: Layout, order: Sequence[int], forward: int 
         if number < forward and number not in seen:
             ends = len(copies.made)
         seen.add(number)
-    made, strides, bases, known = copies.made, copies.strides, copies.bases, copies.known
+    made = copies.made
     # The first part gives what it computes itself: its own copy, which is the first, and not one of the part after it.
     own = {equation.output for equation in program.equations[:forward]}
     outputs = tuple([x if type(x) is not Variable or x in own else copies.current(x) for x in program.outputs])
@@ -45,12 +45,7 @@ def repeat(program: Program, layout: Layout, order: Sequence[int], forward: int 
     history = (*program.history, "values computed again")
     found = remove_dead(replace(program, equations=tuple(made), outputs=outputs))
     kept = sum(equation.output in front for equation in found.equations)
-    left = {equation.output for equation in found.equations}
-    strides = {variable: strides[variable] for variable in (*program.inputs, *left)}
-    bases = {view: base for view, base in bases.items() if view in left}
-    known = {variable: weights for variable, weights in known.items() if variable in left}
-    kernels = {one: copies.kernels[one] for one in found.equations if one in copies.kernels}
-    return replace(found, history=history), Layout(strides, bases, known, kernels), kept
+    return replace(found, history=history), copies.lies.left_of(found), kept
 
 
 @final
@@ -66,10 +61,8 @@ class _Copies:
     def __init__(self, program: Program, layout: Layout) -> None:
         self.program, self.layout = program, layout
         self.made: list[Equation] = []
-        self.strides = {variable: layout.strides[variable] for variable in program.inputs}
-        self.bases: dict[Variable, Variable] = {}
-        self.known = dict(layout.known)
-        self.kernels = dict(layout.kernels)
+        strides = {variable: layout.strides[variable] for variable in program.inputs}
+        self.lies = Layout(strides, {}, dict(layout.known), dict(layout.kernels))
         self._place = {equation.output: number for number, equation in enumerate(program.equations)}
         self._latest: dict[Variable, Variable] = {}
 
@@ -79,13 +72,13 @@ class _Copies:
         if base is variable:
             return latest.get(variable, variable)
         found = latest.get(variable)
-        if found is None or self.bases[found] is not latest.get(base, base):
+        if found is None or self.lies.bases[found] is not latest.get(base, base):
             found = self.compute(self._place[variable])
         return found
 
     def compute(self, number: int) -> Variable:
         """Compute an equation once more, and return its value."""
-        old, layout, latest = self.program.equations[number], self.layout, self._latest
+        old, layout, lies, latest = self.program.equations[number], self.layout, self.lies, self._latest
         again = old.output in latest
         # What is taken first may itself be a view that is taken anew.
         taken = {variable: self.current(variable) for variable in old.inputs}
@@ -95,13 +88,13 @@ class _Copies:
         if again or any(one is not other for one, other in taken.items()):
             arguments, params = substitute((old.arguments, old.params), taken.__getitem__)
             made = old.of(arguments, params, output)
-            self.kernels[made] = kernel_in(layout, old)
+            lies.kernels[made] = kernel_in(layout, old)
         self.made.append(made)
         latest[old.output] = output
-        self.strides[output] = layout.strides[old.output]
-        if again and old.output in self.known:
-            self.known[output] = self.known[old.output]
+        lies.strides[output] = layout.strides[old.output]
+        if again and old.output in lies.known:
+            lies.known[output] = lies.known[old.output]
         if old.output in layout.bases:
             base = layout.base(old.output)
-            self.bases[output] = latest.get(base, base)
+            lies.bases[output] = latest.get(base, base)
         return output
