@@ -93,14 +93,18 @@ class Source:
     def text(self) -> str:
         """The file."""
         code = next((eq.where.code for eq in self._program.equations if eq.where.code is not None), None)
+        definitions = "".join(f"{name} = {text}\n" for name, text in self._literals.definitions.items())
+        body = "\n".join([self.functions(""), *self._inner])
+        if "scipy.special." in definitions + body:
+            self._literals.imports["import scipy.special"] = None
         header = _HEADER.format(
             title=self._program.name,
             file="a function" if code is None else Path(code.co_filename).name,
             imports="".join(f"{line}\n" for line in _joined(self._literals.imports)),
             nbytes=self._memory.nbytes,
-            definitions="".join(f"{name} = {text}\n" for name, text in self._literals.definitions.items()),
+            definitions=definitions,
         )
-        return "\n".join([header + self.functions(""), *self._inner])
+        return header + body
 
     def functions(self, name: str) -> str:
         """Return the two functions of the program, with a name that tells them from others."""
@@ -214,10 +218,7 @@ class Source:
     def _argument(self, argument: Any) -> str:
         """Return what a step takes as text."""
         if isinstance(argument, np.ufunc):
-            name = ufunc_text(argument) or ""
-            if name.startswith("scipy"):
-                self._literals.imports["import scipy.special"] = None
-            return name
+            return ufunc_text(argument) or ""
         if type(argument) is tuple:
             return f"({', '.join(map(self._argument, argument))}{',' if len(argument) == 1 else ''})"
         return repr(argument)
@@ -246,8 +247,6 @@ class Source:
                 self._literals.imports["from ebbtide.rules.products import add_product"] = None
             if isinstance(equation.function, Links):
                 statements = [f"{self._chain(equation.function)}({', '.join([*arguments, name])})"]
-            if any("scipy.special." in text for text in statements):
-                self._literals.imports["import scipy.special"] = None
             if buffer.apart and given_up is not None:
                 return [f"{name} = {self._names[given_up]}", *statements]
             self._arrays[name] = self._in_block(output)
@@ -269,8 +268,6 @@ class Source:
         lines = [f"{function.links[-1].registers[-1] + 1},"]
         for link in function.links:
             name = ufunc_text(link.ufunc) or ""
-            if name.startswith("scipy"):
-                self._literals.imports["import scipy.special"] = None
             lines.append(f"({', '.join([name, repr(link.types), *map(str, link.registers)])}),  # {link.where}")
         return self._literals.define("fused", "Chain(\n" + "".join(f"    {line}\n" for line in lines) + ")")
 
@@ -366,8 +363,6 @@ class Source:
         name = None if ufunc is None else ufunc_text(ufunc)
         if name is None:
             return self._call(equation)
-        if name.startswith("scipy"):
-            self._literals.imports["import scipy.special"] = None
         return f"{name}({', '.join([self._operand(argument, equation) for argument in equation.arguments])})"
 
     def _call(self, equation: Equation) -> str:
