@@ -7,7 +7,7 @@ from typing import Any
 from ebbtide.arrays.context import current
 from ebbtide.arrays.primitive import Signature
 from ebbtide.arrays.traced import TracedArray
-from ebbtide.loop.measuring.first import First
+from ebbtide.loop.stepping.steps import TapedStep
 from ebbtide.loop.stepping.swap import nodes_of
 from ebbtide.tape.forms import Form, form_here, form_of
 from ebbtide.tape.holders import arrays_in
@@ -29,16 +29,14 @@ _ITSELF = frozenset({"convolve", "einsum", "interp"})
 _OF_STATIC = frozenset({"dot", "matmul", "max", "mean", "min", "prod", "reshape", "std", "sum", "var"})
 
 
-def is_plain(first: First) -> bool:
+def is_plain(record: TapedStep) -> bool:
     """Return whether a step does on a tape what the function alone does, and saves it: what is linear saves nothing."""
-    assert first.record is not None
-    return all(map(_does_as_numpy, nodes_of(first.record)))
+    return all(map(_does_as_numpy, nodes_of(record)))
 
 
-def hides_nothing(first: First) -> bool:
+def hides_nothing(record: TapedStep) -> bool:
     """Return whether the same holds but for loops in a step, whose own plans have room for what their steps take."""
-    assert first.record is not None
-    return all(_is_of_loop(node.signature) or _does_as_numpy(node) for node in nodes_of(first.record))
+    return all(_is_of_loop(node.signature) or _does_as_numpy(node) for node in nodes_of(record))
 
 
 def _is_of_loop(signature: Any) -> bool:
@@ -54,13 +52,13 @@ def _does_as_numpy(node: Node) -> bool:
     return linear and not arrays_in(node.params, lambda array: True)
 
 
-def is_known(first: First) -> bool:
+def is_known(record: TapedStep) -> bool:
     """
     Return whether the sweep of a step takes what is forecast, as is tested of NumPy's functions, or what is measured.
 
     Of loops, reruns and programs it is not known; of solves by elimination it is.
     """
-    signatures = [node.signature for node in _made(first)]
+    signatures = [node.signature for node in _made(record)]
     return all(_takes_what_is_forecast(one) or is_measured(one) for one in signatures)
 
 
@@ -85,20 +83,19 @@ def _module_of(signature: Signature) -> str:
     return getattr(getattr(function, "function", function), "__module__", None) or ""
 
 
-def is_lone(values: list[Any], first: First) -> bool:
+def is_lone(values: list[Any], record: TapedStep) -> bool:
     """Return whether a plain step takes what the function alone does, but for `taken_beside`."""
-    context, record = current(), first.record
-    assert record is not None
+    context = current()
     # Another region, program or forward mode inside runs the step beside something else, or with more than values.
     forms = [form_of(leaf) for leaf in values if type(leaf) is TracedArray]
     if context.capture is not None or context.derived or not all(type(form) is Form for form in forms):
         return False
     # Operations on static values are done by our functions, where NumPy's may take less: `np.pad` by 26 states.
-    static = _static_only(first)
-    return all(node.number in static or _does_itself(node, static) for node in _made(first) if _meets(node, static))
+    static = _static_only(record)
+    return all(node.number in static or _does_itself(node, static) for node in _made(record) if _meets(node, static))
 
 
-def taken_beside(first: First) -> int:
+def taken_beside(record: TapedStep) -> int:
     """
     Return the bytes by which a plain step that `is_lone` may take more than the function alone, with static values.
 
@@ -106,7 +103,7 @@ def taken_beside(first: First) -> int:
     one may make an array for another one, where both are one function of NumPy's, which makes none: the bounds of
     `np.clip` are a maximum and a minimum for us.
     """
-    static, made = _static_only(first), _made(first)
+    static, made = _static_only(record), _made(record)
     others = [node for node in made if node.number in static and node.name != "getitem"]
     again = [0]
     for node in made:
@@ -118,11 +115,10 @@ def taken_beside(first: First) -> int:
     return max(again) + sum(form_here(node.type).nbytes for node in others)
 
 
-def _static_only(first: First) -> set[int]:
+def _static_only(record: TapedStep) -> set[int]:
     """Return the numbers of static values, and of what is made of them alone, in ways that take what NumPy's do."""
-    assert first.record is not None
-    found = {leaf.number for leaf, _ in first.record.tape.statics.values()}
-    for node in _made(first) if found else ():
+    found = {leaf.number for leaf, _ in record.tape.statics.values()}
+    for node in _made(record) if found else ():
         if all(parent.number in found for parent in node.parents or (node,)):
             index = (node.params or {}).get("index", ()) if node.name == "getitem" else ()
             numbers = index if isinstance(index, tuple) else (index,)
@@ -137,10 +133,9 @@ def _is_whole(node: Node) -> bool:
     return node.name in _OF_STATIC and _module_of(node.signature).startswith(_NUMPY)
 
 
-def _made(first: First) -> list[Node]:
+def _made(record: TapedStep) -> list[Node]:
     """Return the nodes of what a step makes, in the order in which it does."""
-    assert first.record is not None
-    nodes = [node for node in nodes_of(first.record) if node.signature is not None]
+    nodes = [node for node in nodes_of(record) if node.signature is not None]
     return sorted(nodes, key=lambda node: node.number)
 
 

@@ -20,7 +20,7 @@ from ebbtide.loop.measuring.timing import time_plain
 from ebbtide.loop.measuring.unforecast import measure_rules
 from ebbtide.loop.planning.sizes import RESERVE_PER_STEP, Sizes
 from ebbtide.loop.stepping.shared import saved_arrays, shared_bytes
-from ebbtide.loop.stepping.steps import Stepper
+from ebbtide.loop.stepping.steps import Stepper, TapedStep
 from ebbtide.loop.stepping.swap import nodes_of, swappable_bytes
 from ebbtide.loop.stepping.warm import Timed
 from ebbtide.loop.values.generators import working_nbytes
@@ -131,16 +131,17 @@ def measure_alone(
         A state, beside that after the taped step, the interpreter's share for a loop, and the step's own arrays, which
         the function alone takes as well; with tangents one more.
     """
-    if ledger.limit is None or Meter is None or stepper.region is None:
+    record = first.record
+    if ledger.limit is None or Meter is None or stepper.region is None or record is None:
         return sizes, None, 0
-    sizes = replace(sizes, sweep=sizes.sweep + measure_rules(first, stepper.region))
-    lone, has_room = is_lone(values, first), sizes.fixed - sizes.interpreter + RESERVE_PER_STEP
-    beside = taken_beside(first) if lone else 0
+    sizes = replace(sizes, sweep=sizes.sweep + measure_rules(record, stepper.region))
+    lone, has_room = is_lone(values, record), sizes.fixed - sizes.interpreter + RESERVE_PER_STEP
+    beside = taken_beside(record) if lone else 0
     most = _most_that_waits(sizes, beside)
     taken = _most_taken(first, sizes)
-    known = lone and is_known(first)
+    known = lone and is_known(record)
     waits = not agree(not (known and sizes.sweep > most))
-    takes = agree(not is_plain(first) and taken + sizes.state + sizes.gradients > has_room)
+    takes = agree(not is_plain(record) and taken + sizes.state + sizes.gradients > has_room)
     # A step with a loop in it took 32 KiB to 41 KiB of the interpreter's own.
     # With tangents what a step began with is there to its end; the function alone lets go of it earlier.
     beside_it = (3 if current().derived else 2) * sizes.state + beside + sizes.interpreter
@@ -154,7 +155,7 @@ def measure_alone(
     free = not agree(not free)
     if not (waits or takes or free):
         # The function alone takes a state at least, for what it returns.
-        unseen = 0 if hides_nothing(first) else taken - sizes.seen - sizes.state
+        unseen = 0 if hides_nothing(record) else taken - sizes.seen - sizes.state
         return replace(sizes, unseen=max(0, unseen)), None, 0
     outer = stepper.region.outer.pager
     freed = ledger.relieve(ledger.live + beside_it - ledger.limit, ledger.lenders_before(mark))
@@ -168,14 +169,14 @@ def measure_alone(
     timed = time_plain(stepper, [owned(leaf) for leaf in values], ledger, meter)
     function = meter.peak if meter.exact and lone else 0
     # NumPy converts numbers block by block, in memory that no array has.
-    block = min(BLOCK, 2 * _largest(first)) + beside
+    block = min(BLOCK, 2 * _largest(record)) + beside
     alone = max(0, min(function - block, sizes.sweep - most)) if waits else 0
     run = taken - function + block
-    sizes = replace(sizes, alone=alone, unseen=0 if hides_nothing(first) else max(0, run - sizes.seen))
+    sizes = replace(sizes, alone=alone, unseen=0 if hides_nothing(record) else max(0, run - sizes.seen))
     if function > block and first.unlisted is not None:
         sizes = replace(sizes, covered=function - block - first.unlisted)
-    if free and function > block and first.record is not None:
-        asked = max([nbytes for nbytes, _ in bytes_asked(first.record)], default=0)
+    if free and function > block:
+        asked = max([nbytes for nbytes, _ in bytes_asked(record)], default=0)
         sizes = sizes.with_alone(sizes.data + function - block, max(0, run), asked, sizes.covered)
     if not (waits or takes):
         return sizes, timed, freed  # there was room for it, and a plan needs no more than before
@@ -230,9 +231,8 @@ def _most_that_waits(sizes: Sizes, beside: int) -> int:
     return sizes.saved + sizes.shared + waiting + sizes.gradients
 
 
-def _largest(first: First) -> int:
+def _largest(record: TapedStep) -> int:
     """Return the bytes of the largest array that a step makes."""
-    assert first.record is not None
-    kinds = [node.type for node in nodes_of(first.record) if node.signature is not None]
+    kinds = [node.type for node in nodes_of(record) if node.signature is not None]
     each = [one for kind in kinds for one in (kind if isinstance(kind, list) else [kind])]
     return max([form_here(one).nbytes for one in each], default=0)

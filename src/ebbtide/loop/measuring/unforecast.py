@@ -9,8 +9,8 @@ import numpy as np
 
 from ebbtide.agree import agree
 from ebbtide.arrays.traced import TracedArray
-from ebbtide.loop.measuring.first import First
 from ebbtide.loop.measuring.likeness import is_measured
+from ebbtide.loop.stepping.steps import TapedStep
 from ebbtide.loop.stepping.swap import nodes_of
 from ebbtide.machine import Meter
 from ebbtide.tape.forms import Form, form_here, form_of
@@ -20,7 +20,7 @@ from ebbtide.tape.region import Region
 from ebbtide.tape.saved import SavedValue
 
 
-def measure_rules(first: First, region: Region) -> int:
+def measure_rules(record: TapedStep, region: Region) -> int:
     """
     Return the most bytes that a rule of the first step takes beyond what is forecast of it.
 
@@ -28,18 +28,17 @@ def measure_rules(first: First, region: Region) -> int:
     has them no more: it is refused, and what its rules take is measured where it fits.
 
     Args:
-        first: The taped first step.
+        record: The taped first step.
         region: The region of the steps.
 
     Memory:
         A cotangent, and what one rule takes at a time, beside what the step saved and as long as no function runs.
     """
-    assert first.record is not None
     # A rule may talk to other processes, so that all run it or none does.
-    if agree(first.record.tape.pager.passed is not None):
+    if agree(record.tape.pager.passed is not None):
         return 0
     found = 0
-    for node in nodes_of(first.record):
+    for node in nodes_of(record):
         if not is_measured(node.signature):
             continue
         # Of an error tells the sweep, which comes with the cotangent that it is about.
