@@ -166,7 +166,7 @@ def of_known_length(rule: Any) -> Plan:
 def _choose(rule: Any, memory: int | None, others: int, kept: int, *, on_disk: bool = True) -> Plan:
     room, position, sizes, plan = rule.room, rule.position, rule.plan.sizes, rule.plan
     choose = partial(
-        room.disk.choose, position.steps, schedule=None, held=others, open=position.open, kept=kept,
+        room.disk.choose, position.steps, held=others, open=position.open, kept=kept,
         costs=plan.costs if plan.has_costs else None,
     )  # fmt: skip
     # The same ways in all processes. A loop whose steps have saved more than planned keeps its initial state, for those

@@ -218,7 +218,7 @@ def _with_more_paged(measured: _Measured, plan: Plan, outside: dict[str, Any]) -
         return plan, 0
     costs = plan.costs if plan.has_costs else None
     options = {"costs": costs, "open": measured.options.until is not None, **outside}
-    make = partial(measured.disk.choose, measured.steps, measured.sizes, schedule=None, **options)
+    make = partial(measured.disk.choose, measured.steps, measured.sizes, **options)
     freed = page_more(
         measured.stepper.region, plan, measured.disk.left,
         lambda more, stored: make(memory=available + more, reserve=stored),
@@ -246,7 +246,7 @@ def _with_less_inside(measured: _Measured, plan: Plan, mark: Mark, held: int, ou
         return plan
     available = -int(agree(-available))
     options = {"open": measured.options.until is not None, **outside}
-    make = partial(measured.disk.choose_first, measured.steps, schedule=None, **options)
+    make = partial(measured.disk.choose_first, measured.steps, **options)
     run = max(sizes.run - lent, measured.within.inner - held - RECORD)
     fewer = replace(sizes, saved=sizes.saved - lent, sweep=sizes.sweep - lent, seen=sizes.seen - lent, run=run)
     fewer = replace(fewer, passed_on=0 if lent else sizes.passed_on)

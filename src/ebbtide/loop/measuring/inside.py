@@ -95,8 +95,7 @@ def _forward_steps(plan: Plan, room: int) -> int:
     if not plan.fewest:
         return plan.predicted_steps_forward
     memory = plan.sizes.fixed + plan.fewest + room
-    options: dict[str, Any] = {"memory": memory, "disk": 0, "schedule": None, "held": 0, "costs": plan.costs}
     try:
-        return make_plan(plan.steps, plan.sizes, **options).predicted_steps_forward
+        return make_plan(plan.steps, plan.sizes, memory=memory, disk=0, costs=plan.costs).predicted_steps_forward
     except BudgetError:
         return Revolve(1).forward_steps(plan.steps)

@@ -83,9 +83,9 @@ class OneInside:
         key = room, kept, known.steps
         if key not in self._plans:
             costs = self.plan.costs if self.plan.has_costs else None
-            options: dict[str, Any] = {"disk": self.disk, "schedule": None, "held": 0, "costs": costs, "kept": kept}
+            steps, sizes = known.steps, known.sizes
             try:
-                self._plans[key] = make_plan(known.steps, known.sizes, memory=room, **options)
+                self._plans[key] = make_plan(steps, sizes, memory=room, disk=self.disk, costs=costs, kept=kept)
             except BudgetError:
                 self._plans[key] = replace(known, schedule=Revolve(1), snapshots=1)
         return self._plans[key]

@@ -156,9 +156,9 @@ def make_plan(
     *,
     memory: int | None,
     disk: int,
-    schedule: Schedule | None,
-    held: int,
-    costs: Costs | None,
+    schedule: Schedule | None = None,
+    held: int = 0,
+    costs: Costs | None = None,
     open: bool = False,  # noqa: A002 - the word of `Position`
     limit: int = 0,
     kept: int = 0,
@@ -193,7 +193,7 @@ def make_plan(
 
     Example:
         >>> sizes = Sizes(state=2**20, saved=3 * 2**20, sweep=5 * 2**20, gradients=0, stored=2**20 + 4096)
-        >>> plan = make_plan(100, sizes, memory=2**26, disk=0, schedule=None, held=0, costs=None)
+        >>> plan = make_plan(100, sizes, memory=2**26, disk=0)
         >>> plan.predicted_steps_forward, plan.predicted_peak_bytes <= 2**26
         (182, True)
     """
