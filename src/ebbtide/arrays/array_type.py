@@ -99,6 +99,15 @@ def owner_of(array: Any) -> Any:
     return array
 
 
+def read_only(value: Any) -> Any:
+    """Return a view of an array that cannot be written; other values as they are."""
+    if not isinstance(value, np.ndarray):
+        return value
+    view = value.view()
+    view.flags.writeable = False
+    return view
+
+
 def lies_as_copied(array: Any) -> bool:
     """Return whether a copy of an array would lie in memory as it does: in one piece, with the same strides."""
     outermost = sorted(range(array.ndim), key=lambda k: -array.strides[k])

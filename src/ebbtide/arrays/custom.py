@@ -9,7 +9,7 @@ from typing import Any, final
 
 import numpy as np
 
-from ebbtide.arrays.array_type import ArrayType, type_of
+from ebbtide.arrays.array_type import ArrayType, read_only, type_of
 from ebbtide.arrays.context import current_or_none, outside
 from ebbtide.arrays.functions import check_function
 from ebbtide.arrays.location import user_line
@@ -159,18 +159,13 @@ class Kinds:
         self.result: VectorKind | None = None  # known when the function has run
 
     def whole(self, values: Sequence[Any], positions: Sequence[int]) -> list[Any]:
-        """Return values as users see them: operands by number, or the result as -1, where they are vectors."""
+        """
+        Return values as users see them: operands by number, or the result as -1, where they are vectors.
+
+        A vector may share the memory of its array, and that may be what is saved: it cannot be written.
+        """
         kinds = [self.result if k < 0 else self.operands[k] for k in positions]
-        return [v if kind is None else vector_of(kind, _shown(v)) for v, kind in zip(values, kinds, strict=True)]
-
-
-def _shown(array: Any) -> Any:
-    """Return a view of an array that cannot be written: a vector may share it, and it may be what is saved."""
-    if not isinstance(array, np.ndarray):
-        return array
-    view = array.view()
-    view.flags.writeable = False
-    return view
+        return [v if kind is None else vector_of(kind, read_only(v)) for v, kind in zip(values, kinds, strict=True)]
 
 
 def _declare(

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ebbtide.arrays.array_type import type_of
+from ebbtide.arrays.array_type import read_only, type_of
 from ebbtide.arrays.constants import abstract_types
 from ebbtide.arrays.containers import flatten, unflatten
 from ebbtide.arrays.functions import check_function
@@ -206,10 +206,10 @@ def _checked_pull(operation: Operation, k: int, g: Any) -> Any:
     what = f"The cotangent that {primitive.name} returns for operand {k}"
     given = np.array(g) if isinstance(g, np.ndarray) else g
     # Who writes into a view that is read-only raises.
-    saved = [_read_only(value) for value in operation.saved(k)]
+    saved = [read_only(value) for value in operation.saved(k)]
     before = [np.array(value) if isinstance(value, np.ndarray) else value for value in saved]
     try:
-        result = operation.pull(k, given if pull.last else _read_only(given), saved)
+        result = operation.pull(k, given if pull.last else read_only(given), saved)
     except ValueError as error:
         if "read-only" not in str(error):
             raise
@@ -282,15 +282,6 @@ def check_members(operation: Operation, random: np.random.Generator) -> None:
                 if not np.array_equal(one[k], other, equal_nan=True):
                     tolerance = 1e4 * _precision(operation)
                     compare(one[k], other, {"rtol": tolerance, "atol": tolerance}, what)
-
-
-def _read_only(value: Any) -> Any:
-    """Return a view of an array that cannot be written; other values as they are."""
-    if not isinstance(value, np.ndarray):
-        return value
-    view = value.view()
-    view.flags.writeable = False
-    return view
 
 
 def _compare_bits(found: Any, expected: Any, what: str) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ebbtide.arrays.array_type import ArrayType
+from ebbtide.arrays.array_type import ArrayType, read_only
 from ebbtide.arrays.containers import map_vectors, unflatten
 from ebbtide.arrays.functions import line_of_function
 from ebbtide.arrays.traced import TracedArray
@@ -73,9 +73,7 @@ def _shown(leaf: Any) -> Any:
         value = bottom(leaf.present())
         leaf = leaf.frozen() if type(value) is ArrayType else value
     if isinstance(leaf, np.ndarray):
-        view = leaf.view()
-        view.flags.writeable = False
-        return view
+        return read_only(leaf)
     return owned(leaf) if isinstance(leaf, CHANGEABLE) else leaf
 
 
