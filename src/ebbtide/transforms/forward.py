@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, final
 
-import numpy as np
-
 from ebbtide.arrays.array_type import type_of
 from ebbtide.arrays.containers import as_value, check_vectors, flatten, form_of, output_types, paths_of, unflatten
 from ebbtide.arrays.context import current, entered
@@ -16,6 +14,7 @@ from ebbtide.arrays.traced import TracedArray
 from ebbtide.budget import Budget
 from ebbtide.errors import CotangentError
 from ebbtide.tape.account import Account, account
+from ebbtide.tape.linear_region import split
 from ebbtide.tape.recording import settle
 from ebbtide.tape.tangent import TangentTrace
 from ebbtide.transforms.pullback import seed_of
@@ -105,15 +104,13 @@ def run_duals(
     finally:
         trace.closed = True
     output_types(outputs, structure, name)
-    pairs = [
-        (x._value, x._node) if type(x) is TracedArray and x._trace is trace else (x, None) for x in outputs
-    ]
+    pairs = [split(trace, x) for x in outputs]
     return [value for value, _ in pairs], [tangent for _, tangent in pairs], structure
 
 
 def zero_tangent(value: Any) -> Any:
     """Return the tangent of what depends on nothing."""
-    return zeros_like(value if hasattr(value, "dtype") else np.asarray(value))[()]
+    return zeros_like(value)[()]
 
 
 def jvp(
