@@ -52,9 +52,10 @@ def kernel_of(equation: Equation) -> Kernel | None:
     if equation.name == "chain":
         # Only its last operation writes, so it may do so over any operand. How the call reads, the source knows.
         return Kernel(lambda out, *arguments: [], tuple(range(len(equation.arguments))))
-    made_here = equation.primitive is not None or equation.name in _OURS
-    make = _KERNELS.get(equation.name) if made_here else None
-    return None if make is None else make(equation)
+    if equation.primitive is None and equation.name not in _OURS:
+        return None
+    make = _MADE.get(equation.name)
+    return _FIXED.get(equation.name) if make is None else make(equation)
 
 
 def kernel_in(layout: Layout, equation: Equation) -> Kernel | None:
@@ -100,33 +101,13 @@ def _reduction(equation: Equation) -> Kernel | None:
     return Kernel(lambda out, x, where=None: [f"{call}({x}, {rest}, out={out})"])
 
 
-def _matmul(equation: Equation) -> Kernel:
-    return Kernel(lambda out, x, y: [f"np.matmul({x}, {y}, out={out})"])
-
-
-def _small_product(equation: Equation) -> Kernel:
-    return Kernel(lambda out, x, y: [f"small_product({x}, {y}, {out})"])
-
-
 def _moved(out: str, x: str) -> list[str]:
     """Return the statement that copies an array to another one, if that is not its own place."""
     return [] if x == out else [f"np.copyto({out}, {x})"]
 
 
-def _add_product(equation: Equation) -> Kernel:
-    return Kernel(lambda out, total, a, b: [*_moved(out, total), f"add_product({out}, {a}, {b})"], (0,))
-
-
-def _where(equation: Equation) -> Kernel:
-    return Kernel(lambda out, condition, x, y: [*_moved(out, y), f"np.copyto({out}, {x}, where={condition})"], (2,))
-
-
-def _cast(equation: Equation) -> Kernel:
-    return Kernel(lambda out, x: [f"np.copyto({out}, {x}, casting='unsafe')"])
-
-
 def _copy(equation: Equation) -> Kernel | None:
-    return _result(equation) if equation.params["order"] == "C" else None
+    return Kernel(_moved, (0,)) if equation.params["order"] == "C" else None
 
 
 def _setitem(equation: Equation) -> Kernel | None:
@@ -175,16 +156,6 @@ def index_text(index: Sequence[Any], name: Callable[[Any], str] | None = None) -
     return ", ".join(parts) or "()"
 
 
-def _add_at(equation: Equation) -> Kernel:
-    return Kernel(lambda out, g, *indices: [f"{out}.fill(0)", f"np.add.at({out}, ({', '.join(indices)},), {g})"])
-
-
-def _put(equation: Equation) -> Kernel:
-    return Kernel(
-        lambda out, base, value, *indices: [*_moved(out, base), f"{out}[{', '.join(indices)}] = {value}"], (0,)
-    )
-
-
 def moves_of_roll(equation: Equation) -> list[tuple[tuple[slice, ...], tuple[slice, ...]]]:
     """Return where the parts of an array that is rolled go, and where they come from."""
     shape = equation.output.type.shape
@@ -214,18 +185,6 @@ def _pad(equation: Equation) -> Kernel:
 def _concatenate(equation: Equation) -> Kernel:
     axis = equation.params["axis"]
     return Kernel(lambda out, *arrays: [f"np.concatenate(({', '.join(arrays)},), axis={axis}, out={out})"])
-
-
-def _room(equation: Equation) -> Kernel:
-    return Kernel(lambda out: [])
-
-
-def _filled(equation: Equation) -> Kernel:
-    return Kernel(lambda out, whole, number, home: _moved(out, home), (2,))
-
-
-def _result(equation: Equation) -> Kernel:
-    return Kernel(_moved, (0,))
 
 
 def view_text(equation: Equation, x: str) -> str | None:
@@ -295,27 +254,30 @@ def expression_text(equation: Equation, arguments: Sequence[str], name: Callable
 
 # Functions of the library that are no primitives: passes make equations of them.
 _OURS = frozenset({"add_product", "add_scatter", "filled", "result", "room", "small_product"})
-_KERNELS: Mapping[str, Callable[[Equation], Kernel | None]] = MappingProxyType({
+# One for all equations of a name; and those that an equation's parameters are in.
+_FIXED: Mapping[str, Kernel] = MappingProxyType({
+    "matmul": Kernel(lambda out, x, y: [f"np.matmul({x}, {y}, out={out})"]),
+    "small_product": Kernel(lambda out, x, y: [f"small_product({x}, {y}, {out})"]),
+    "add_product": Kernel(lambda out, total, a, b: [*_moved(out, total), f"add_product({out}, {a}, {b})"], (0,)),
+    "where": Kernel(lambda out, holds, x, y: [*_moved(out, y), f"np.copyto({out}, {x}, where={holds})"], (2,)),
+    "astype": Kernel(lambda out, x: [f"np.copyto({out}, {x}, casting='unsafe')"]),
+    "add_at": Kernel(lambda out, g, *where: [f"{out}.fill(0)", f"np.add.at({out}, ({', '.join(where)},), {g})"]),
+    "put": Kernel(lambda out, base, x, *where: [*_moved(out, base), f"{out}[{', '.join(where)}] = {x}"], (0,)),
+    "room": Kernel(lambda out: []),
+    "filled": Kernel(lambda out, whole, number, home: _moved(out, home), (2,)),
+    "result": Kernel(_moved, (0,)),
+})  # fmt: skip
+_MADE: Mapping[str, Callable[[Equation], Kernel | None]] = MappingProxyType({
     "sum": _reduction,
     "mean": _reduction,
     "max": _reduction,
     "min": _reduction,
     "prod": _reduction,
-    "matmul": _matmul,
-    "where": _where,
-    "astype": _cast,
     "copy": _copy,
     "setitem": _setitem,
     "scatter": _scatter,
-    "add_at": _add_at,
-    "put": _put,
     "roll": _roll,
     "pad": _pad,
     "concatenate": _concatenate,
-    "add_product": _add_product,
-    "small_product": _small_product,
     "add_scatter": _add_scatter,
-    "filled": _filled,
-    "result": _result,
-    "room": _room,
 })  # fmt: skip
