@@ -202,24 +202,24 @@ def _plan(
             nbytes = output.nbytes if alone and not output.type.shape else _rounded(output.nbytes)
             buffers[output] = Buffer(nbytes, place, ends[output], alone)
     inside = [buffer for buffer in dict.fromkeys(buffers.values()) if not buffer.apart]
-    bound = max(_live(inside, len(program.equations)))
+    bound = max(live_in(inside, len(program.equations)))
     nbytes = _arrange(inside, bound)
-    apart = _held_apart(program, layout, buffers, ends)
+    apart = live_in(buffers_apart(program, layout, buffers, ends), len(program.equations))[:-1]
     lasting = nbytes + max(apart, default=0)
     held = [nbytes + more + weighed(eq, layout)[1] for more, eq in zip(apart, program.equations, strict=True)]
     return Memory(buffers, kernels, given_up, ends, nbytes, bound, held, lasting, homes, lowered)
 
 
-def _held_apart(
+def buffers_apart(
     program: Program, layout: Layout, buffers: dict[Variable, Buffer], ends: dict[Variable, int]
-) -> list[int]:
-    """Return the bytes of arrays of their own that are held while each equation is computed."""
+) -> list[Buffer]:
+    """Return the arrays of their own, inputs apart."""
     alone = [buffer for buffer in dict.fromkeys(buffers.values()) if buffer.apart and not buffer.donated]
     for place, equation in enumerate(program.equations):
         output = equation.output
         if output not in buffers and output not in layout.bases:
             alone.append(Buffer(output.nbytes, place, ends[output], apart=True))
-    return _live(alone, len(program.equations))[: len(program.equations)]
+    return alone
 
 
 def _rounded(nbytes: int) -> int:
@@ -249,7 +249,7 @@ def _find_given_up(
     return None
 
 
-def _live(buffers: Iterable[Buffer], count: int) -> list[int]:
+def live_in(buffers: Iterable[Buffer], count: int) -> list[int]:
     """Return the bytes that live while each of *count* equations is computed, and after the last."""
     change = [0] * (count + 2)
     for buffer in buffers:

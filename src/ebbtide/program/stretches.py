@@ -18,7 +18,7 @@ from ebbtide.program.ends import with_ends
 from ebbtide.program.equation import Equation, Variable
 from ebbtide.program.fills import without_fills
 from ebbtide.program.layout import Layout
-from ebbtide.program.memory import Memory
+from ebbtide.program.memory import Buffer, Memory, buffers_apart, live_in
 from ebbtide.program.program import Program
 from ebbtide.program.steps import actions_of
 
@@ -167,26 +167,12 @@ class _Room:
 
     def __init__(self, program: Program, layout: Layout, memory: Memory) -> None:
         count = len(program.equations)
-        spans: dict[Any, list[int]] = {}
-        for place, equation in enumerate(program.equations):
-            output = equation.output
-            buffer = memory.buffers.get(output)
-            if output in layout.bases or memory.is_inside(output) or (buffer is not None and buffer.donated):
-                continue
-            nbytes = output.nbytes if buffer is None else buffer.nbytes
-            span = spans.setdefault(output if buffer is None else buffer, [place, place, nbytes])
-            span[1] = max(span[1], min(memory.ends[output], count))
-        born, change, given = [0] * (count + 1), [0] * (count + 2), [0] * (count + 2)
-        for start, end, nbytes in spans.values():
-            born[start] += nbytes
-            change[start] += nbytes
-            change[end + 1] -= nbytes
-        for variable in program.inputs:
-            given[0] += variable.nbytes
-            given[min(memory.ends[variable], count) + 1] -= variable.nbytes
+        apart, born = buffers_apart(program, layout, memory.buffers, memory.ends), [0] * count
+        for buffer in apart:
+            born[buffer.first] += buffer.nbytes
         # Of arrays of their own: those that are there at each equation, and those that were made until then.
-        self._alive = [memory.nbytes + nbytes for nbytes in accumulate(change)]
-        self._born, self._given = list(accumulate(born)), list(accumulate(given))
+        self._alive, self._born = [memory.nbytes + nbytes for nbytes in live_in(apart, count)], list(accumulate(born))
+        self._given = live_in([Buffer(x.nbytes, 0, memory.ends[x]) for x in program.inputs], count)
         self._peak = memory.peak
         self._with_inputs = max([held + more for held, more in zip(memory.held, self._given, strict=False)], default=0)
 
