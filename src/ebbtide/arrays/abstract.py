@@ -38,10 +38,6 @@ class AbstractTrace:
         self.fast = False
         self.watch = watch
 
-    def covers(self, trace: Any) -> bool:
-        """Return False: there are no static values."""
-        return False
-
     def constant(self, value: Any) -> TracedArray:
         """Return an abstract array of the type of *value*."""
         made = TracedArray(self, None, type_of(value))

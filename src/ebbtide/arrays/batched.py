@@ -45,10 +45,6 @@ class BatchTrace:
         self.closed = False
         self.fast = False
 
-    def covers(self, trace: Any) -> bool:
-        """Return False: this is no region."""
-        return False
-
     def constant(self, value: Any) -> TracedArray:
         """Return an array that is the same for all members; it can take values that are not."""
         return TracedArray(self, None, value)

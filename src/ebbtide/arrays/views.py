@@ -90,10 +90,6 @@ class Moved:
         self.closed = False
         self.fast = False
 
-    def covers(self, trace: Any) -> bool:
-        """Return False: this is no region."""
-        return False
-
     def constant(self, value: Any) -> Any:
         """Return an array that depends on nothing, in the trace of the root."""
         return self.trace.constant(value)

@@ -42,10 +42,6 @@ class TangentTrace:
         """Run the block in forward mode inside of the traces that are there by now, also after its function's end."""
         return above(self, tangent=self)
 
-    def covers(self, trace: Any) -> bool:
-        """Return False: forward mode has no static values."""
-        return False
-
     def constant(self, value: Any) -> TracedArray:
         """Return an array with a zero tangent; it can take traced values."""
         return TracedArray(self, None, value)

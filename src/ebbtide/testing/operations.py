@@ -89,10 +89,6 @@ class Recorder:
         self.fast = False
         self.operations: list[Operation] = []
 
-    def covers(self, trace: Any) -> bool:
-        """Return False: this is no region."""
-        return False
-
     def constant(self, value: Any) -> TracedArray:
         """Return an array that can take the place of a traced one."""
         return TracedArray(self, None, value)
