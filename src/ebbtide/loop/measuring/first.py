@@ -6,6 +6,7 @@ import time
 import tracemalloc
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
 from typing import Any, final
 
 import numpy as np
@@ -29,14 +30,14 @@ _FREE = 0.5
 
 
 @final
+@dataclass(slots=True, eq=False)
 class First:
     """
     The taped first step with its results, handed over once.
 
     Args:
-        record: The step.
-        after: Leaves of the state after it.
-        output: Leaves of its output.
+        record: The step; None when it is handed over, or given up.
+        results: Leaves of the state after it, and of its output; likewise.
         timed: What it took.
         is_busy: Whether it left no processor to the threads of a storage.
         taken: The most bytes of arrays that were allocated for it at a time, and its record; 0 where there is no bound,
@@ -46,63 +47,47 @@ class First:
         dead: Bytes that it saved, when it held most, and holds no more, as nothing depends on what they were saved for.
         traced: The most bytes that were allocated for it at a time, its own temporaries and what it saves; None where
             `tracemalloc` does not run.
-
-    Attributes:
         refused: The bytes without which a loop in it was refused; 0 if none was.
         kept: Bytes in the ledger that it left, with what loops in it could do without; known when it is measured.
     """
 
-    __slots__ = (
-        "_held", "beyond", "dead", "is_busy", "kept", "record", "refused", "taken", "timed", "traced", "unlisted",
-    )  # fmt: skip
-
-    def __init__(
-        self,
-        record: TapedStep,
-        after: list[Any],
-        output: list[Any],
-        timed: Timed,
-        *,
-        is_busy: bool,
-        taken: int,
-        beyond: int,
-        dead: int,
-        unlisted: int | None = None,
-        traced: int | None = None,
-        refused: int = 0,
-    ) -> None:
-        self.record: TapedStep | None = record
-        self.taken, self.beyond, self.dead, self.kept = taken, beyond, dead, 0
-        self.traced, self.refused, self.unlisted = traced, refused, unlisted
-        self.timed = timed
-        self.is_busy = is_busy
-        self._held: tuple[list[Any], list[Any]] | None = after, output
+    record: TapedStep | None
+    results: tuple[list[Any], list[Any]] | None
+    timed: Timed
+    is_busy: bool
+    taken: int
+    beyond: int
+    unlisted: int | None
+    dead: int
+    traced: int | None
+    refused: int
+    kept: int = 0
 
     @property
     def after(self) -> list[Any]:
         """The leaves of the state after it."""
-        assert self._held is not None
-        return self._held[0]
+        assert self.results is not None
+        return self.results[0]
 
     @property
     def output_nbytes(self) -> int:
         """Bytes of the leaves of its output."""
-        assert self._held is not None
-        return bytes_of(self._held[1])
+        assert self.results is not None
+        return bytes_of(self.results[1])
 
     def take(self) -> tuple[TapedStep, list[Any], list[Any]]:
         """Return the step, the state after it and its output, and forget them."""
-        record, held = self.record, self._held
+        record, results = self.record, self.results
         assert record is not None
-        assert held is not None
-        self.record = self._held = None
-        return record, *held
+        assert results is not None
+        self.record = self.results = None
+        return record, *results
 
     def close(self) -> None:
         """Give up the step and its results, if they are there."""
         if self.record is not None:
             self.record.tape.pager.close()
-        self.record = self._held = None
+        self.record = self.results = None
 
 
 def run_first(stepper: Stepper, values: list[Any], ledger: Ledger, allowed: Budget | None) -> First:
@@ -140,8 +125,7 @@ def run_first(stepper: Stepper, values: list[Any], ledger: Ledger, allowed: Budg
     traced = None if peak is None else peak.nbytes
     dead = max(0, held.nbytes - ledger.live - ledger.given_up + given_up)
     refused = max([error.least for error, _ in refusals], default=0)
-    more = {"taken": taken, "beyond": beyond, "unlisted": unlisted, "dead": dead, "traced": traced, "refused": refused}
-    return First(record, after, output, timed, is_busy=is_busy, **more)
+    return First(record, (after, output), timed, is_busy, taken, beyond, unlisted, dead, traced, refused)
 
 
 def _may_be_other(step: Any, values: list[Any], after: list[Any]) -> bool:
