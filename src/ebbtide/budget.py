@@ -18,20 +18,10 @@ NO_NAME = "names no directory, as where an environment variable is empty: as a p
 """What is wrong with an empty name."""
 # What a file can have, and no machine; numbers beyond 10**308 are no floats.
 _MOST = 2**63 - 1
-_UNITS = MappingProxyType(
-    {
-        "": 1,
-        "b": 1,
-        "kb": 10**3,
-        "mb": 10**6,
-        "gb": 10**9,
-        "tb": 10**12,
-        "kib": 2**10,
-        "mib": 2**20,
-        "gib": 2**30,
-        "tib": 2**40,
-    }
-)
+_UNITS = MappingProxyType({
+    "": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12,
+    "kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40,
+})  # fmt: skip
 _QUANTITY = re.compile(r"\s*([0-9]+(?:\.[0-9]*)?|\.[0-9]+)\s*([a-zA-Z]*)\s*")
 
 

@@ -177,11 +177,8 @@ def trace(f: Callable[..., Any], *args: Any) -> Program:
         return flatten(f(*unflatten(structure, arrays)))[0]
 
     traced = trace_leaves(on_leaves, leaves, names, name_of(f))
-    return replace(traced.program, plan=partial(_planned, strides_of([*leaves, *traced.captured]), traced.limit))
-
-
-def _planned(strides: Sequence[tuple[int, ...]], limit: int | None, program: Program) -> Executable:
-    return Executable(program, strides, limit=limit)
+    plan = partial(Executable, strides=strides_of([*leaves, *traced.captured]), limit=traced.limit)
+    return replace(traced.program, plan=plan)
 
 
 def name_of(f: Callable[..., Any]) -> str:
