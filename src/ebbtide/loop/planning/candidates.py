@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import final
 
 from ebbtide.loop.planning.predict import buffer_of
-from ebbtide.loop.planning.sizes import TUPLE, Sizes, count_fitting, count_tuples
+from ebbtide.loop.planning.sizes import Sizes, count_fitting, count_tuples
 from ebbtide.schedules import Costs, Hierarchical, Mixed, Online, Periodic, Revolve, Schedule, StoreAll
 from ebbtide.schedules.mixed_table import MOST_LEVELS, MixedTable, count_bytes
 
@@ -177,10 +177,7 @@ def _find_mixed(bounds: Bounds) -> Mixed | None:
     by_table = (bounds.making - making) // each_making - 1
     # In the reverse sweep there may be room for more.
     room = available + bounds.sizes.more_in_reverse - held - each
-    most = room // (unit + each)
-    if most >= TUPLE * least:
-        most = max(TUPLE * least - 1, (room - count_tuples(TUPLE)) // (unit + each))
-    most = min(most, by_table, rows - 1, (steps - 1) * max(restart, saved))
+    most = min(count_fitting(room, unit + each, units=least), by_table, rows - 1, (steps - 1) * max(restart, saved))
     units = min((available - held - each * (1 + most) - count_tuples(most // least)) // unit, most)
     if units < restart:
         return None

@@ -257,16 +257,15 @@ def count_tuples(snapshots: int, forward: int = MOST_TUPLES) -> int:
     return min(MOST_TUPLES, forward) * TUPLE_BYTES if snapshots >= TUPLE else 0
 
 
-def count_fitting(available: int, each: int, others: int = 0) -> int:
+def count_fitting(available: int, each: int, others: int = 0, units: int = 1) -> int:
     """
-    Return how many snapshots fit; below 0 if there is no room for the others.
+    Return how many snapshots, or units of them, fit; below 0 if there is no room for the others.
 
     Args:
         available: Bytes of memory for them.
         each: Bytes of each.
         others: Other snapshots at the same time, whose bytes are not in *available*.
+        units: How many a snapshot has at least.
     """
-    count = available // each
-    if count + others < TUPLE:
-        return count
-    return max(TUPLE - 1 - others, (available - count_tuples(TUPLE)) // each)
+    count, few = available // each, (TUPLE - others) * units
+    return count if count < few else max(few - 1, (available - count_tuples(TUPLE)) // each)
