@@ -8,7 +8,7 @@ from typing import Any, final
 import numpy as np
 
 from ebbtide.arrays.abstract import AbstractTrace, abstract_array
-from ebbtide.arrays.array_type import ArrayType
+from ebbtide.arrays.array_type import ArrayType, type_of
 from ebbtide.arrays.batched import BatchTrace
 from ebbtide.arrays.context import current
 from ebbtide.arrays.traced import TracedArray
@@ -79,6 +79,16 @@ def _within(kind: ArrayType, traces: list[Any]) -> Any:
         return Form(trace, None, _within(ArrayType((trace.size, *kind.shape), kind.dtype), around))
     part = _within(kind, around)
     return Form(trace, part, part)
+
+
+def ones_of(form: Any) -> Any:
+    """Return ones of a type or a form: a tangent, or all members, are ones as well; also for a number."""
+    if type(form) is not Form:
+        kind = type_of(form)
+        return np.ones(kind.shape, kind.dtype)
+    if form.value is None:
+        return form.trace.members(ones_of(form.beside))
+    return TracedArray(form.trace, ones_of(form.beside), ones_of(form.value))
 
 
 def abstract_form(form: Any, trace: AbstractTrace) -> Any:

@@ -22,7 +22,7 @@ from ebbtide.loop.stepping.warm import Timed, time_fault
 from ebbtide.loop.values.state import owned
 from ebbtide.machine import Meter
 from ebbtide.schedules import Costs
-from ebbtide.tape.forms import Form, form_of, has_arrays
+from ebbtide.tape.forms import Form, form_of, has_arrays, ones_of
 
 # Forward steps that are run for nothing but their time: one plain, one taped. With fewer steps they are not worth it:
 # they and one sweep of a step take 5 % of the time of 40 steps.
@@ -164,16 +164,7 @@ def time_fresh(first: First) -> float:
 
 def _ones_like(values: list[Any]) -> list[Any]:
     """Return a cotangent of ones, which belongs to the caller, for each leaf."""
-    return [(_ones(leaf), True) for leaf in values]
-
-
-def _ones(leaf: Any) -> Any:
-    """Return ones, with a tangent where a leaf has one."""
-    if type(leaf) is TracedArray and leaf._node is None:
-        return _ones(leaf._value)
-    if type(leaf) is TracedArray:
-        return TracedArray(leaf._trace, _ones(leaf._node), _ones(leaf._value))
-    return np.ones_like(leaf)
+    return [(ones_of(form_of(leaf)), True) for leaf in values]
 
 
 def _time_sweep(

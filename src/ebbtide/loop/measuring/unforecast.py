@@ -8,12 +8,11 @@ from typing import Any
 import numpy as np
 
 from ebbtide.agree import agree
-from ebbtide.arrays.traced import TracedArray
 from ebbtide.loop.measuring.likeness import is_measured
 from ebbtide.loop.stepping.steps import TapedStep
 from ebbtide.loop.stepping.swap import nodes_of
 from ebbtide.machine import Meter
-from ebbtide.tape.forms import Form, form_here, form_of
+from ebbtide.tape.forms import form_here, form_of, ones_of
 from ebbtide.tape.node import Node
 from ebbtide.tape.outcome import outcome_of
 from ebbtide.tape.region import Region
@@ -47,15 +46,6 @@ def measure_rules(record: TapedStep, region: Region) -> int:
     return found
 
 
-def _ones(form: Any) -> Any:
-    """Return ones of a type or a form: a tangent, or all members, are ones as well."""
-    if type(form) is not Form:
-        return np.ones(form.shape, form.dtype)
-    if form.value is None:
-        return form.trace.members(_ones(form.beside))
-    return TracedArray(form.trace, _ones(form.beside), _ones(form.value))
-
-
 def _most_beyond(node: Node) -> int:
     """Return by how much the pulls of an operation take more than what is forecast."""
     assert Meter is not None
@@ -65,7 +55,7 @@ def _most_beyond(node: Node) -> int:
     for (pull, uses, _), parent in zip(*signature.ordered(node.parents), strict=True):
         values = [cells[s].open(node) if type(cells[s]) is SavedValue else cells[s] for s in uses]
         kind = form_here(node.type)
-        known, g = outcome_of(pull, kind, parent.type, node.params, [form_of(value) for value in values]), _ones(kind)
+        known, g = outcome_of(pull, kind, parent.type, node.params, [form_of(value) for value in values]), ones_of(kind)
         with Meter() as meter:
             pull.rule(g, parent.type, node.params, *values)
         found = max(found, meter.peak - known.nbytes - known.temporary)
