@@ -273,9 +273,7 @@ def _scatter(equation: Equation, operands: Operands, given_up: Variable | None) 
 
 
 def _add_scatter(equation: Equation, operands: Operands, given_up: Variable | None) -> list[Action] | None:
-    index, (total, g) = _index(equation), equation.arguments
-    if index is None:
-        return None
+    index, (total, g) = equation.params["index"], equation.arguments  # without arrays, see `accumulation`
     out = operands.of(equation.output)
     added = operands.of(g, out.type)
     if added.type != out.type:
@@ -322,10 +320,6 @@ def _concatenate(equation: Equation, operands: Operands, given_up: Variable | No
         found += _filled(x, out.seen(lambda array, at=at: array[at]))
         start = stop
     return found
-
-
-def _nothing(equation: Equation, operands: Operands, given_up: Variable | None) -> list[Action]:
-    return []
 
 
 def _result(equation: Equation, operands: Operands, given_up: Variable | None) -> list[Action]:
@@ -378,7 +372,7 @@ _LOWERED: Mapping[str, Callable[[Equation, Operands, Variable | None], list[Acti
     "add_at": add_at,
     "put": put,
     "result": _result,
-    "scratch": _nothing,
+    "scratch": lambda equation, operands, given_up: [],
     **dict.fromkeys(CONVOLUTIONS, convolution),
     **dict.fromkeys(POOLINGS, pooling),
 })  # fmt: skip

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any, final
 
-from ebbtide.machine import Machine
 from ebbtide.program.actions import Action, Operand, Operands
 from ebbtide.program.ends import with_ends
 from ebbtide.program.equation import Equation, Variable
@@ -60,10 +59,6 @@ class Stretch:
         """Return in which buffer an operand is, and where."""
         key, offset = _place_of(operand, self._memory)
         return self._numbers[key], offset
-
-    def machine(self) -> Any:
-        """Return the machine."""
-        return Machine(*[action.made(self.number) for action, _ in self.actions], workspace=self.workspace)
 
     @property
     def workspace(self) -> int:
