@@ -95,11 +95,7 @@ def _bounds_of(array: np.ndarray) -> tuple[int, int, int]:
 def _extent(array: np.ndarray) -> tuple[int, int, int]:
     """Return the addresses of the first element of an array, of the lowest, and of the end of the highest."""
     first = int(array.__array_interface__["data"][0])
-    if not array.size:
-        return first, first, first
-    ways = [(n - 1) * stride for n, stride in zip(array.shape, array.strides, strict=True)]
-    low, high = sum([way for way in ways if way < 0]), sum([way for way in ways if way > 0])
-    return first, first + low, first + high + array.itemsize
+    return (first, *np.lib.array_utils.byte_bounds(array)) if array.size else (first, first, first)
 
 
 def _stretch(arrays: list[np.ndarray], start: int, stop: int) -> np.ndarray:
