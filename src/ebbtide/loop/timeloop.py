@@ -186,7 +186,7 @@ def _taped_loop(
     """Run a loop as one operation on a tape; the leaves that the caller gave are taken out of their list."""
     context, budget = current(), options.budget
     region = _region_of(tape, budget)
-    ledger = region.ledger
+    ledger, allowed = region.ledger, budget or context.budget
     each = Inputs(region.value(inputs) if isinstance(inputs, TracedArray) else inputs, region, checked=options.verify)
     stepper = Stepper(step, structure, each, options.outputs, region, options.collect_every)
     stepper.keep(tape.pager, inputs, options.until)
@@ -195,7 +195,6 @@ def _taped_loop(
     if options.until is not None and stepper.holds(options.until, values):
         values.clear()  # a loop that takes no step has one copy, like that of the function alone
         return run_plain(step, leaves, structure, 0, inputs, options)
-    allowed = budget or context.budget
     room = Room(ledger, allowed, budget, options.storage)
     room.whole.meet(leaves, inputs)
     nodes = [region.node(leaf) for leaf in leaves]
