@@ -177,6 +177,26 @@ def test_the_callback_sees_each_iterate():
     assert found.converged
 
 
+@pytest.mark.parametrize("method", [*FIRST_ORDER, *SECOND_ORDER])
+def test_the_callback_ends_the_search(method):
+    """StopIteration of a callback ends each method with its iterate as the result; that of a functional is an error."""
+    seen = []
+
+    def stop(m, value):
+        seen.append((m, value))
+        if len(seen) == 2:
+            raise StopIteration
+
+    found = minimize(rosenbrock, np.full(4, -0.5), method, callback=stop)
+    assert (found.iterations, found.converged, len(seen)) == (2, False, 2)
+    assert found.message == "`callback` raised `StopIteration`."
+    assert np.array_equal(found.m, seen[-1][0])
+    assert found.value == seen[-1][1] == rosenbrock(found.m)
+    calls = iter(range(3))
+    with pytest.raises(StopIteration):
+        minimize(lambda x: rosenbrock(x) + 0.0 * next(calls), np.full(4, -0.5), method)
+
+
 def test_progress_is_shown_only_if_asked_for(capsys):
     """progress=True shows the iterations and J on stderr; by default there is nothing."""
     minimize(rosenbrock, np.zeros(3))

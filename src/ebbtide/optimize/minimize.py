@@ -103,7 +103,8 @@ def minimize(
             For L-BFGS-B, TNC, SLSQP and trust-constr.
         tol: The method's tolerance; its own if None.
         options: The method's own options, such as `{"maxiter": 50}`.
-        callback: Called as `callback(m, value)` after each iteration, with controls of its own.
+        callback: Called as `callback(m, value)` after each iteration, with controls of its own; ends the search there
+            if it raises StopIteration.
         progress: Whether to show the iterations, J and the largest element of its derivative, on stderr.
 
     Returns:
@@ -130,7 +131,7 @@ def minimize(
         (True, array([1., 1.]), np.float64(-2.0))
     """
     # SciPy's optimizers take longer to import than all of Ebbtide.
-    from scipy.optimize import Bounds
+    from scipy.optimize import Bounds, OptimizeResult
     from scipy.optimize import minimize as scipy_minimize
     from tqdm import tqdm
 
@@ -161,6 +162,12 @@ def minimize(
         try:
             found = scipy_minimize(watch.evaluate, form.start, callback=watch.iterated, **arguments)
             return watch.result(found)
+        except StopIteration:
+            # SciPy ends TNC by an exception, and all other methods by a result in these words.
+            if watch.ended is None:
+                raise
+            message = "`callback` raised `StopIteration`."
+            return watch.result(OptimizeResult(x=watch.ended, success=False, message=message))
         finally:
             watch.release()
 
@@ -223,7 +230,7 @@ class _Form:
 class _Watch:
     """What SciPy calls: evaluates, counts, and shows; `release` lets go of all, whoever still holds it."""
 
-    __slots__ = ("_bar", "_callback", "_evaluations", "_form", "_functional", "_last", "_products", "_values")
+    __slots__ = ("_bar", "_callback", "_evaluations", "_form", "_functional", "_last", "_products", "_values", "ended")
 
     def __init__(self, functional: ReducedFunctional, form: _Form, callback: Any, bar: Any) -> None:
         self._functional: Any = functional
@@ -235,6 +242,8 @@ class _Watch:
         self._values: list[float] = []
         # The vector of the last evaluation, its value and derivative.
         self._last: Any = (None, math.nan, None)
+        # The iterate at which the callback ended the search.
+        self.ended: Any = None
 
     def evaluate(self, vector: Any) -> tuple[float, Any]:
         """Return the value and its derivative."""
@@ -263,7 +272,11 @@ class _Watch:
         self._bar.set_postfix_str(f"J = {value:.4e}, |dJ| = {np.max(np.abs(slope), initial=0.0):.1e}", refresh=False)
         self._bar.update()
         if self._callback is not None:
-            self._callback(self._form.unravel(vector), value)
+            try:
+                self._callback(self._form.unravel(vector), value)
+            except StopIteration:
+                self.ended = np.array(vector)
+                raise
 
     def _at(self, vector: Any) -> tuple[float, Any]:
         if not np.array_equal(self._last[0], vector):
@@ -287,7 +300,7 @@ class _Watch:
 
     def release(self) -> None:
         """Let go of everything: SciPy's objects refer to this one in cycles, which only the collector ends."""
-        self._functional = self._form = self._callback = self._bar = self._last = None
+        self._functional = self._form = self._callback = self._bar = self._last = self.ended = None
 
 
 def _limits(bounds: tuple[Any, Any], form: _Form) -> tuple[Any, Any]:
