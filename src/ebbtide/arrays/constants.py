@@ -17,6 +17,7 @@ import numpy as np
 from ebbtide.arrays.array_type import ArrayType, type_of
 from ebbtide.arrays.batched import BatchTrace, aligned, by_members
 from ebbtide.arrays.location import user_line
+from ebbtide.arrays.misuse import refuse_class
 from ebbtide.arrays.primitive import broadcast_type
 from ebbtide.arrays.registry import HANDLERS
 from ebbtide.arrays.traced import TracedArray
@@ -233,4 +234,5 @@ def _bare(value: Any) -> Any:
         return bottom(value.present())
     if isinstance(value, (list, tuple)):
         return type(value)(_bare(v) for v in value)
+    refuse_class(type(value))
     return value

@@ -15,6 +15,7 @@ import numpy as np
 import optree
 
 from ebbtide.arrays.array_type import ArrayType, type_of
+from ebbtide.arrays.misuse import refuse_class
 from ebbtide.arrays.spaces import SPACES, VectorKind, advice
 from ebbtide.arrays.traced import TracedArray
 from ebbtide.arrays.vectors import TracedVector, is_vector, lowered, vector_of
@@ -144,6 +145,7 @@ def as_value(leaf: Any, place: str) -> Any:
 
     Raises:
         TypeError: It is an integer, a boolean, or no number at all.
+        TraceError: It is a masked array or a matrix.
     """
     discrete = isinstance(leaf, (np.ndarray, TracedArray)) and leaf.dtype.kind in "iub"
     others = ", or choose other argnums" if place.startswith("argument") else ""  # controls have none
@@ -161,6 +163,8 @@ def as_value(leaf: Any, place: str) -> Any:
     if isinstance(leaf, complex):
         return np.complex128(leaf)
     if isinstance(leaf, (np.ndarray, np.generic)) and leaf.dtype.kind in "fc":
+        if type(leaf) is not np.ndarray:
+            refuse_class(type(leaf), f"Cannot differentiate with respect to {place}")
         return np.asarray(leaf) if isinstance(leaf, np.ndarray) else leaf
     raise TypeError(
         f"Cannot differentiate with respect to {place}: it is a {type(leaf).__name__}. Arguments are arrays, "

@@ -19,6 +19,7 @@ import numpy as np
 
 from ebbtide.arrays.array_type import ArrayType, type_of
 from ebbtide.arrays.context import current_or_none
+from ebbtide.arrays.misuse import refuse_class
 from ebbtide.arrays.spaces import SPACES
 from ebbtide.arrays.traced import TracedArray
 from ebbtide.errors import RuleMissingError, TraceError
@@ -336,13 +337,12 @@ def needs_of(rule: Any, skip: int = 0) -> tuple[str, ...]:
 def plain(operand: Any) -> Any:
     """Return an operand that is not traced in a form with a shape and a dtype or as a Python scalar."""
     if isinstance(operand, (np.ndarray, np.generic, TracedArray, bool, int, float, complex, ArrayType)):
+        refuse_class(type(operand))
         return operand
     known = type(operand) in SPACES
     if known or hasattr(operand, "__array_ufunc__") or hasattr(operand, "__array_function__"):
-        raise TraceError(
-            f"Cannot combine a traced array with a {type(operand).__name__}. "
-            + ("Declare what you do with ebbtide.primitive." if known else "Convert it to a NumPy array first.")
-        )
+        instead = "Declare what you do with ebbtide.primitive." if known else "Convert it to a NumPy array first."
+        raise TraceError(f"Cannot combine a traced array with a {type(operand).__name__}. {instead}")
     return np.asarray(operand)
 
 

@@ -107,6 +107,9 @@ class TracedArray:
         handler = HANDLERS.get(function)
         if handler is None:
             raise misuse.no_rule(function, user_line())
+        if len(types) > 1:  # before rules make plain arrays of operands
+            for kind in types:
+                misuse.refuse_class(kind)
         out = kwargs.pop("out", None) if "out" in kwargs else None
         result = handler(*args, **kwargs)
         return result if out is None else into(out, result, function.__name__, same_type=True)

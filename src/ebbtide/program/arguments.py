@@ -9,6 +9,7 @@ import numpy as np
 import optree
 
 from ebbtide.arrays.containers import flatten, unflatten
+from ebbtide.arrays.misuse import refuse_class
 from ebbtide.arrays.traced import TracedArray
 from ebbtide.machine import Form
 from ebbtide.program.surroundings import plain_value
@@ -54,6 +55,7 @@ def kind_of_arguments(
         elif kind in _NUMBERS or isinstance(value, np.inexact):
             kinds.append(kind)
         elif kind.__hash__ is None:
+            refuse_class(kind, "A jitted function cannot take an argument that it is called with")
             raise TypeError(
                 f"A jitted function was given a {kind.__name__}, and what is no array and no number is taken as it "
                 "is, so it has to be hashable. Give it in a container of arrays, or as text, a number or a tuple."

@@ -16,7 +16,7 @@ from scipy.linalg import blas
 from ebbtide.arrays.array_type import ArrayType
 from ebbtide.arrays.batched import aligned, ndim_of, widened
 from ebbtide.arrays.kinds import multilinear
-from ebbtide.arrays.primitive import unbroadcast
+from ebbtide.arrays.primitive import plain, unbroadcast
 from ebbtide.arrays.registry import register
 from ebbtide.arrays.traced import TracedArray
 from ebbtide.machine import add_gemm
@@ -49,8 +49,8 @@ def _fortran(a: Any) -> tuple[Any, bool] | None:
 
 def product(a: Any, b: Any) -> Any:
     """Return the (stacked) matrix product of a derivative rule."""
-    plain = type(a) is np.ndarray and type(b) is np.ndarray and a.ndim == b.ndim == 2
-    if plain and a.shape[0] * a.shape[1] * b.shape[-1] >= SMALL:
+    are_matrices = type(a) is np.ndarray and type(b) is np.ndarray and a.ndim == b.ndim == 2
+    if are_matrices and a.shape[0] * a.shape[1] * b.shape[-1] >= SMALL:
         return np.matmul(_materialized(a), _materialized(b))
     return np.matmul(a, b)
 
@@ -237,7 +237,7 @@ _scaled = multilinear(
 
 def _arrays(*values: Any) -> list[Any]:
     """Return operands as arrays: NumPy takes lists and numbers, too."""
-    return [v if type(v) is TracedArray else np.asarray(v) for v in values]
+    return [v if type(v) is TracedArray else np.asarray(plain(v)) for v in values]
 
 
 def dot(a: Any, b: Any, out: Any = None) -> Any:

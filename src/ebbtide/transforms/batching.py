@@ -13,6 +13,7 @@ from ebbtide.arrays.array_type import ArrayType, owner_of
 from ebbtide.arrays.batched import BatchTrace, full
 from ebbtide.arrays.containers import VectorNode, flatten, form_of, objects_in, output_type, paths_of, unflatten
 from ebbtide.arrays.functions import check_function
+from ebbtide.arrays.misuse import refuse_class
 from ebbtide.arrays.traced import TracedArray
 from ebbtide.arrays.vectors import is_vector
 from ebbtide.tape.recording import settle
@@ -131,6 +132,7 @@ def _checked_axis(whole: Any, leaf: Any, axis: int, place: str) -> int:
             "in_axes=None, or an array."
         )
     is_array = isinstance(leaf, (np.ndarray, TracedArray)) and leaf.dtype.kind in "fciub"
+    refuse_class(type(leaf), f"vmap cannot take members from {name}")
     if not is_array and not isinstance(leaf, (np.generic, bool, int, float, complex)):
         found = getattr(leaf, "dtype", type(leaf).__name__)
         raise TypeError(

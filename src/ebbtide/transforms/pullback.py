@@ -12,6 +12,7 @@ from ebbtide.arrays.array_type import ArrayType
 from ebbtide.arrays.containers import flatten, form_of, output_types, unflatten
 from ebbtide.arrays.functions import check_function
 from ebbtide.arrays.location import user_line
+from ebbtide.arrays.misuse import refuse_class
 from ebbtide.arrays.primitive import matched
 from ebbtide.arrays.traced import TracedArray
 from ebbtide.budget import Budget
@@ -192,6 +193,8 @@ class Pullback:
 def seed_of(leaf: Any, kind: ArrayType, name: str = "cotangent", place: str = "output") -> Any:
     """Return a cotangent given by the user in the type of its output, or a tangent in that of its argument."""
     value = leaf if isinstance(leaf, (np.ndarray, np.generic, TracedArray)) else np.asarray(leaf)
+    if type(value) is not np.ndarray:
+        refuse_class(type(value), f"Cannot take a {name} of an {place}")
     if value.shape != kind.shape or value.dtype.kind not in ("fciub" if kind.dtype.kind == "c" else "fiub"):
         raise CotangentError(
             f"A {name} of type {value.dtype}{list(value.shape)} was given for an {place} of type {kind}. "
