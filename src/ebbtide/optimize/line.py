@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import Any, final
 
 import numpy as np
 
 from ebbtide.arrays.array_type import type_of
 from ebbtide.optimize.functional import ReducedFunctional
-from ebbtide.optimize.vectors import moved
+from ebbtide.optimize.vectors import moved, pairing
 
 # A remainder is compared with this many times the rounding error, so that its rate is right to within that of the test.
 ABOVE_ROUNDING = 32.0
@@ -19,6 +20,54 @@ FIRST_STEP = 0.5
 HALVINGS = 14
 # Steps of this many units of rounding show the rounding error of a functional and nothing else.
 TINY = (4.0, 6.0, 9.0)
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Expansion:
+    """
+    The value and the derivatives of a functional along a line.
+
+    Args:
+        value: The value.
+        derivatives: The first, the second derivative.
+    """
+
+    value: float
+    derivatives: list[float]
+
+    def check(self) -> None:
+        """Raise if there is something in it that is not finite."""
+        if not math.isfinite(self.value):
+            raise ValueError(
+                f"The functional is {self.value} at m, where it cannot be expanded. Give an m where it is finite."
+            )
+        for order, derivative in enumerate(self.derivatives, start=1):
+            if not math.isfinite(derivative):
+                raise ValueError(
+                    f"The derivative of order {order} along the direction is {derivative}, where the functional is "
+                    f"{self.value:.6g}: there is no expansion. Look with np.isfinite for what is not finite in the "
+                    "derivative (as the slope of np.sqrt at 0), or give another m."
+                )
+
+
+def expanded(
+    functional: ReducedFunctional, m: Any, direction: Any, directions: list[list[Any]], order: int
+) -> Expansion:
+    """Return the value at m, and the first *order* derivatives along the direction."""
+    value, first = functional.value_and_derivative(m) if order else (functional.value(m), None)
+    Expansion(float(value), []).check()
+    cotangents = [first] if order else []
+    if order == 2:
+        cotangents.append(functional.hessian(m, direction))
+    slopes: list[float] = []
+    for cotangent in cotangents:
+        pairs = list(zip(functional.split(cotangent, "derivative"), directions, strict=True))
+        with np.errstate(invalid="ignore", over="ignore"):  # what is not finite is told below
+            slopes.append(sum(pairing(c, d) for c, d in pairs))
+    expansion = Expansion(float(value), slopes)
+    expansion.check()
+    return expansion
 
 
 @final
@@ -61,9 +110,10 @@ class Rounding:
 
     __slots__ = ("_eps", "_noise")
 
-    def __init__(self, line: Line, value: float, derivatives: list[float]) -> None:
+    def __init__(self, line: Line, expansion: Expansion) -> None:
         self._eps = line.eps
-        slope = derivatives[0] if derivatives else 0.0
+        value = expansion.value
+        slope = expansion.derivatives[0] if expansion.derivatives else 0.0
         distances = [line.scale * self._eps * k for k in TINY]
         # A wrong slope adds no more than a few units of rounding at these distances.
         errors = [abs(line.at(e) - value - slope * e) for e in distances]

@@ -14,9 +14,8 @@ import numpy as np
 
 from ebbtide.arrays.functions import check_function
 from ebbtide.optimize.functional import ReducedFunctional, as_functional
-from ebbtide.optimize.line import Line, Rounding, walk
+from ebbtide.optimize.line import Expansion, Line, Rounding, expanded, walk
 from ebbtide.optimize.plot import draw_taylor
-from ebbtide.optimize.vectors import pairing
 
 # How far below its promise a rate may be.
 TOLERANCE = 0.2
@@ -177,7 +176,7 @@ def taylor_remainders(
         The test of the remainders |along(e) - sum over k <= order of derivatives[k] e^k / k!|.
 
     Raises:
-        ValueError: The distances do not fall, or the value or a derivative is no number.
+        ValueError: The distances do not fall, the value or a derivative is no number, or something is not finite.
         TypeError: *along* is no function.
 
     Memory:
@@ -198,7 +197,22 @@ def taylor_remainders(
         raise ValueError(f"value={value!r:.60}, derivatives={derivatives!r:.60}: give numbers.") from None
     found = [along(distance) for distance in chosen]
     floors = (1e-12 * abs(value) if floor is None else floor,) * len(found)
-    return TaylorTest(value, tuple(chosen), _remainders(found, value, derivatives, chosen), floors)
+    return _tested(Expansion(value, derivatives), chosen, found, floors)
+
+
+def _tested(
+    expansion: Expansion, distances: list[float], found: list[float], floors: Sequence[float]
+) -> TaylorTest:
+    """Return the test of an expansion by the values that were found at the distances."""
+    expansion.check()
+    for distance, there in zip(distances, found, strict=True):
+        if not math.isfinite(there):
+            raise ValueError(
+                f"The functional is {there} at the distance {distance:.3g}, and finite at m: a remainder there says "
+                "nothing. Give distances at which it is finite, or another direction."
+            )
+    remainders = _remainders(found, expansion.value, expansion.derivatives, distances)
+    return TaylorTest(expansion.value, tuple(distances), remainders, tuple(floors))
 
 
 def _remainders(
@@ -240,9 +254,9 @@ def taylor_test(
         The remainders with their rates; `passed` says whether all are right.
 
     Raises:
-        ValueError: The functional is not finite, does not change along the direction, or so little that its
-            rounding hides the rates (float32 often does, at order 2); the distances do not fall; *m* or the direction
-            is not of the form of the controls.
+        ValueError: The functional or a derivative is not finite; the functional does not change along the direction,
+            or so little that its rounding hides the rates (float32 often does, at order 2); the distances do not fall;
+            *m* or the direction is not of the form of the controls.
         TypeError: A dtype is not that of the controls.
         BudgetError: The budget of the functional is too small.
 
@@ -264,13 +278,12 @@ def taylor_test(
     functional = as_functional(functional, m)
     points, directions = functional.split(m), functional.split(direction, "direction")
     line = Line(functional, points, directions)
-    value, derivatives = _derivatives(functional, m, direction, directions, order)
-    rounding = Rounding(line, value, derivatives)
+    expansion = expanded(functional, m, direction, directions, order)
+    rounding = Rounding(line, expansion)
     chosen, found = walk(line) if distances is None else (_checked(distances), list[float]())
     found += [line.at(distance) for distance in chosen[len(found) :]]
     while True:
-        floors = tuple([rounding.floor(there) for there in found])
-        test = TaylorTest(value, tuple(chosen), _remainders(found, value, derivatives, chosen), floors)
+        test = _tested(expansion, chosen, found, list(map(rounding.floor, found)))
         if distances is not None or _has_settled(test) or len(chosen) > MOST_HALVINGS:
             break
         chosen.append(chosen[-1] / 2)
@@ -307,24 +320,6 @@ def _check_seen(test: TaylorTest, eps: float) -> None:
                 f"{max(test.remainders[order]):.3g}, and the rates on the way are {rates}. {what}, give larger "
                 f"distances, or test a lower order.\n{test.table()}"
             )
-
-
-def _derivatives(
-    functional: ReducedFunctional, m: Any, direction: Any, directions: list[list[Any]], order: int
-) -> tuple[float, list[float]]:
-    """Return the value at m, and the first *order* derivatives along the direction."""
-
-    def along(derivative: Any) -> float:
-        pairs = zip(functional.split(derivative, "derivative"), directions, strict=True)
-        return sum(pairing(c, d) for c, d in pairs)
-
-    value, first = functional.value_and_derivative(m) if order else (functional.value(m), None)
-    if not math.isfinite(value):
-        raise ValueError(f"The functional is {value} at m, where it cannot be expanded. Give an m where it is finite.")
-    derivatives = [along(first)] if order else []
-    if order == 2:
-        derivatives.append(along(functional.hessian(m, direction)))
-    return float(value), derivatives
 
 
 def _checked(distances: Sequence[float]) -> list[float]:
