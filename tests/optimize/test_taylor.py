@@ -302,13 +302,15 @@ def test_remainders_of_known_derivatives():
         assert [test.is_right(order) for order in range(wrong + 1)] == [True] * wrong + [False]
 
 
-@pytest.mark.parametrize(("floor", "known"), [(None, 1e-12), (0.5, 0.5), (0.0, 0.0)])
+@pytest.mark.parametrize(("floor", "known"), [(None, 1e-12), (2.5e-4, 2.5e-4), (0.5, 0.5), (0.0, 0.0)])
 def test_a_floor_can_be_given(floor, known):
     """What may be rounding is as the caller says, by default a part of the value; up to there an order is exact."""
-    test = taylor_remainders(math.exp, 1.0, [1.1], [0.02, 0.01], floor)
+    test = taylor_remainders(math.exp, 1.0, [1.0], [0.02, 0.01], floor)
     assert test.floors == (known, known)
-    assert test.is_right(1) == (floor == 0.5)
-    assert ("exact" in test.verdict(1)) == (floor == 0.5)
+    assert test.is_right(1) == (floor != 0.5)
+    assert ("exact" in test.verdict(1)) == (floor == 2.5e-4)
+    assert ("unknown" in test.verdict(1)) == (floor == 0.5)
+    assert not taylor_remainders(math.exp, 1.0, [1.1], [0.02, 0.01], floor).is_right(1)
 
 
 def test_too_few_rates_are_no_pass():

@@ -31,10 +31,16 @@ class Expansion:
     Args:
         value: The value.
         derivatives: The first, the second derivative.
+        sizes: What these would be if nothing canceled in the sums that they are.
     """
 
     value: float
     derivatives: list[float]
+    sizes: list[float]
+
+    def size(self, order: int, distance: float) -> float:
+        """Return the size of the term of an order at a distance if nothing canceled in it."""
+        return self.sizes[order - 1] * distance**order / math.factorial(order)
 
     def check(self) -> None:
         """Raise if there is something in it that is not finite."""
@@ -56,16 +62,18 @@ def expanded(
 ) -> Expansion:
     """Return the value at m, and the first *order* derivatives along the direction."""
     value, first = functional.value_and_derivative(m) if order else (functional.value(m), None)
-    Expansion(float(value), []).check()
+    Expansion(float(value), [], []).check()
     cotangents = [first] if order else []
     if order == 2:
         cotangents.append(functional.hessian(m, direction))
     slopes: list[float] = []
+    sizes: list[float] = []
     for cotangent in cotangents:
         pairs = list(zip(functional.split(cotangent, "derivative"), directions, strict=True))
         with np.errstate(invalid="ignore", over="ignore"):  # what is not finite is told below
             slopes.append(sum(pairing(c, d) for c, d in pairs))
-    expansion = Expansion(float(value), slopes)
+            sizes.append(sum(pairing(list(map(np.abs, c)), list(map(np.abs, d))) for c, d in pairs))
+    expansion = Expansion(float(value), slopes, sizes)
     expansion.check()
     return expansion
 
@@ -106,12 +114,13 @@ def _size(x: Any) -> float:
 
 @final
 class Rounding:
-    """How much of a value is rounding: as measured by tiny steps, and in proportion to the value."""
+    """How much of a remainder is rounding: as measured by tiny steps, and in proportion to the value and its change."""
 
-    __slots__ = ("_eps", "_noise")
+    __slots__ = ("_eps", "_expansion", "_noise")
 
     def __init__(self, line: Line, expansion: Expansion) -> None:
         self._eps = line.eps
+        self._expansion = expansion
         value = expansion.value
         slope = expansion.derivatives[0] if expansion.derivatives else 0.0
         distances = [line.scale * self._eps * k for k in TINY]
@@ -119,9 +128,11 @@ class Rounding:
         errors = [abs(line.at(e) - value - slope * e) for e in distances]
         self._noise = max([self._eps * abs(value) / 4, *(error for error in errors if math.isfinite(error))])
 
-    def floor(self, value: float) -> float:
-        """Return the size up to which a remainder may be rounding, where the functional has this value."""
-        return ABOVE_ROUNDING * max(self._noise, self._eps * abs(value) / 4)
+    def floor(self, value: float, distance: float) -> float:
+        """Return the size up to which a remainder may be rounding at a distance, with this value there."""
+        # Across the gradient the summands of a derivative are far larger than it is, and so is its rounding.
+        terms = sum(self._expansion.size(order + 1, distance) for order in range(len(self._expansion.sizes)))
+        return ABOVE_ROUNDING * max(self._noise, self._eps * abs(value) / 4, self._eps * terms / 4)
 
 
 def walk(line: Line) -> tuple[list[float], list[float]]:
