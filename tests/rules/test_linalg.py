@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import tracemalloc
+import warnings
 
 import numpy as np
 import pytest
@@ -159,6 +160,30 @@ def test_functions_of_matrices():
         assert np.allclose(jit(function)(SPD), function(SPD))
         with pytest.raises(np.linalg.LinAlgError, match=r"np\.astype\(a, complex\)"):
             jit(function)(turned)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [linalg.logm, linalg.sqrtm, linalg.expm, *[lambda x, t=t: linalg.fractional_matrix_power(x, t) for t in (0.5, 2)]],
+    ids=["logm", "sqrtm", "expm", "root", "square"],
+)
+def test_precision_of_functions_of_matrices(function):
+    """Results of programs have the dtypes of SciPy's, which has some in double precision; gradients stay single."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # SciPy measures logarithms in double precision, and tells of singular matrices
+        near = (np.eye(4) + SPD / 20).astype(np.float32)
+        for x in (near, np.zeros((2, 2), np.float32)):
+            expected = 2 * function(x)
+            found = [jit(lambda x: 2 * function(x), executor=which)(x) for which in ("reference", "machine")]
+            if x.any():  # a singular matrix may give a narrower one, which was not known
+                assert [y.dtype for y in found] == [expected.dtype] * 2
+            assert all(np.array_equal(y, expected, equal_nan=True) for y in found)
+        x, f = near, lambda x: np.sum(function(x) ** 2)
+        found = [transformed(x) for transformed in (grad(f), jit(grad(f)), grad(jit(f)), jit(grad(jit(f))))]
+        assert [g.dtype for g in found] == [np.float32] * 4
+        exact = grad(f)(x.astype(float))
+        assert all(np.max(np.abs(g - exact)) < 1e-4 * np.max(np.abs(exact)) for g in found)
+        assert jit(lambda x: jvp(grad(f), (x,), (x,))[1])(x).dtype == np.float32
 
 
 @pytest.mark.parametrize(

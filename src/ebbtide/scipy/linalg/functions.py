@@ -35,23 +35,39 @@ def _is_abstract(a: Any) -> bool:
     return type(a) is TracedArray and type(bottom(a.present())) is ArrayType
 
 
-def _checked(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
+def _checked(name: str, original: Callable[..., Any], infer: Callable[..., ArrayType]) -> Callable[..., Any]:
     """Return SciPy's function of matrices; *known* says whether it was traced with values, which tell the dtype."""
 
     def computed(a: Any, known: bool, **params: Any) -> Any:
         out = original(a, **params)
-        if not known and out.dtype.kind != a.dtype.kind:
+        if known:
+            return out
+        if out.dtype.kind != a.dtype.kind:
             raise np.linalg.LinAlgError(
                 f"scipy.linalg.{name} of a real matrix is complex here, which was not known when it was traced without "
                 "values. Write it of np.astype(a, complex)."
             )
-        return out
+        # That of a singular matrix may be narrower than what the program was planned for.
+        return out.astype(infer(type_of(a), **params).dtype, copy=False)
 
     return computed
 
 
+def _single(**params: Any) -> Any:
+    return np.float32
+
+
+def _double(**params: Any) -> Any:
+    return np.float64
+
+
+def _of_power(t: float, **params: Any) -> Any:
+    """Return the least dtype of a power: whole ones are products, others are computed with logarithms."""
+    return np.float32 if t.is_integer() else np.float64
+
+
 def _function(
-    name: str, original: Callable[..., Any], call: Callable[..., Any], least: Any = np.float32
+    name: str, original: Callable[..., Any], call: Callable[..., Any], least: Callable[..., Any] = _single
 ) -> Primitive:
     """
     Declare a function of matrices that is given by a power series; it saves the matrix.
@@ -60,13 +76,17 @@ def _function(
         name: SciPy's name.
         original: SciPy's function.
         call: `call(x, **params)` does it on arrays of any trace.
-        least: The dtype that the result has at least.
+        least: `least(**params)` returns the dtype that the result has at least.
     """
+
+    def infer(kind: ArrayType, **params: Any) -> ArrayType:
+        return ArrayType(kind.shape, np.result_type(kind.dtype, least(**params)))
+
     return matrix_function(
-        _checked(name, original),
+        _checked(name, original, infer),
         lambda g, params, x: _along(partial(call, **_own(params)), transposed(x), g),
         lambda t, params, x: _along(partial(call, **_own(params)), x, t),
-        infer=lambda kind, **params: ArrayType(kind.shape, np.result_type(kind.dtype, least)),
+        infer=infer,
         name=name,
     )
 
@@ -81,7 +101,7 @@ def _of(primitive: Primitive, a: Any, **params: Any) -> Any:
 
 
 _expm = _function("expm", linalg.expm, lambda x: _of(_expm, x))
-_logm = _function("logm", linalg.logm, lambda x: _of(_logm, x))
+_logm = _function("logm", linalg.logm, lambda x: _of(_logm, x), _double)
 _cosm = _function("cosm", linalg.cosm, lambda x: _of(_cosm, x))
 _sinm = _function("sinm", linalg.sinm, lambda x: _of(_sinm, x))
 _coshm = _function("coshm", linalg.coshm, lambda x: _of(_coshm, x))
@@ -90,7 +110,7 @@ _tanm = _function("tanm", linalg.tanm, lambda x: _of(_tanm, x))
 _tanhm = _function("tanhm", linalg.tanhm, lambda x: _of(_tanhm, x))
 _power = _function(
     "fractional_matrix_power", linalg.fractional_matrix_power,
-    lambda x, t: _of(_power, x, t=t), np.float64,
+    lambda x, t: _of(_power, x, t=t), _of_power,
 )  # fmt: skip
 
 
@@ -312,11 +332,16 @@ def solve_discrete_lyapunov(a: Any, q: Any, method: str | None = None) -> Any:
     return _discrete.bind((as_array(a), as_array(q)), {"method": method})
 
 
+
+def _same_type(kind: ArrayType, **params: Any) -> ArrayType:
+    return kind
+
+
 _sqrtm = matrix_function(
-    _checked("sqrtm", linalg.sqrtm),
+    _checked("sqrtm", linalg.sqrtm, _same_type),
     lambda g, params, out: _sylvester_back(g, out, out),
     lambda t, params, out: _sylvester.bind((out, out, t)),
-    infer=lambda kind, **params: kind,
+    infer=_same_type,
     name="sqrtm",
 )
 
