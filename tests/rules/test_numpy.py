@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import ebbtide.numpy as enp
-from ebbtide import TraceError, grad, jit, vjp, vmap
+from ebbtide import TraceError, grad, jit, jvp, vjp, vmap
 from ebbtide.testing import check_grads
 
 X = np.array([0.3, -0.7, 1.9])
@@ -59,6 +59,35 @@ def test_joined_by_index(joined):
     assert (value.shape, value.dtype, value.tobytes()) == (expected.shape, expected.dtype, expected.tobytes())
     assert joined(enp, X).tobytes() == expected.tobytes()
     check_grads(lambda x: joined(enp, x), X)
+
+
+PRECISIONS = {
+    "a number": lambda o, x: o.r_[x, 1.0, 2],
+    "a complex number": lambda o, x: o.r_[1j, x],
+    "a number of NumPy": lambda o, x: o.r_[x, np.float64(1.0)],
+    "a list": lambda o, x: o.r_[x, [1.0]],
+    "integers": lambda o, x: o.r_[x, 0:2],
+    "numbers alone": lambda o, x: o.r_[x[0], 1.0],
+    "columns": lambda o, x: o.c_[x[:1], 1.0],
+    "choose": lambda o, x: np.choose([0, 1, 0], [x, 1.0]),
+    "choose a complex number": lambda o, x: np.choose([0, 1, 0], [x, 1j]),
+    "select": lambda o, x: np.select([[True, False, True]], [x], 2.5),
+    "select a complex number": lambda o, x: np.select([[True, False, True]], [x], 1j),
+}
+
+
+@pytest.mark.parametrize("function", PRECISIONS.values(), ids=PRECISIONS)
+def test_numbers_take_the_precision_of_arrays(function):
+    """A Python number that is joined with float32, or chosen beside it, is of single precision, as it is in NumPy."""
+    x = X.astype(np.float32)
+    expected = function(np, x)
+    f = lambda x: function(enp, x)
+    for value in (vjp(f, x)[0], jit(f)(x), vmap(f)(x[None])[0], jvp(f, (x,), (x,))[0]):
+        assert (value.dtype, value.tobytes()) == (expected.dtype, expected.tobytes())
+    loss = lambda x: np.sum(np.abs(f(x)) ** 2)
+    for gradient in (grad(loss)(x), jit(grad(loss))(x), grad(jit(loss))(x)):
+        assert gradient.dtype == np.float32
+        assert np.allclose(gradient, grad(loss)(X))
 
 
 def test_arrays_of_lists():

@@ -6,6 +6,7 @@ from typing import Any, final
 
 import numpy as np
 
+from ebbtide.arrays.constants import PYTHON_NUMBERS
 from ebbtide.numpy.creation import arange, asarray
 from ebbtide.rules.originals import is_traced
 
@@ -37,7 +38,10 @@ class Joined:
             numbers = [int(n) for n in parts[0].split(",")]  # 'r' and 'c' make matrices, which there are none of
             axis, ndmin, place = (*numbers, *(axis, ndmin, place)[len(numbers) :])
             parts = parts[1:]
-        return np.concatenate([_widened(part, ndmin, place) for part in parts], axis=axis)
+        made = [_widened(part, ndmin, place) for part in parts]
+        # A Python number takes the dtype of the others, as everywhere.
+        kinds = [part if type(part) in PYTHON_NUMBERS else one.dtype for part, one in zip(parts, made, strict=True)]
+        return np.concatenate(made, axis=axis, dtype=np.result_type(*kinds))
 
 
 def _widened(part: Any, ndmin: int, place: int) -> Any:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ebbtide.arrays.array_type import type_of
-from ebbtide.arrays.kinds import NUMBERS
+from ebbtide.arrays.constants import PYTHON_NUMBERS
 from ebbtide.arrays.primitive import constant_like
 from ebbtide.arrays.traced import TracedArray
 from ebbtide.rules.answers import answer, refusal
@@ -16,7 +16,12 @@ from ebbtide.rules.reductions import axes_of, placed
 
 
 def _array(value: Any) -> Any:
-    return value if type(value) is TracedArray or type(value) in NUMBERS else np.asarray(value)
+    return value if type(value) is TracedArray or type(value) in PYTHON_NUMBERS else np.asarray(value)
+
+
+def _common_dtype(choices: list[Any]) -> Any:
+    """Return the dtype of all choices together; a number takes that of the others."""
+    return np.result_type(*[c if type(c) in PYTHON_NUMBERS else type_of(c).dtype for c in choices])
 
 
 def _filled(made: Any, shape: tuple[int, ...], dtype: Any) -> Any:
@@ -35,16 +40,15 @@ def select(condlist: Any, choicelist: Any, default: Any = 0) -> Any:
         if type_of(condition).dtype != np.bool_:
             raise TypeError(f"invalid entry {k} in condlist: should be boolean ndarray")
     shape = np.broadcast_shapes(*[np.shape(one) for one in (*conditions, *choices)])
-    dtype = np.result_type(*[c if type(c) in NUMBERS else type_of(c).dtype for c in choices])
     made = choices[-1]
     for condition, choice in zip(conditions[::-1], choices[-2::-1], strict=True):
         made = np.where(condition, choice, made)
-    return _filled(made, shape, dtype)
+    return _filled(made, shape, _common_dtype(choices))
 
 
 def choose(a: Any, choices: Any, out: Any = None, mode: str = "raise") -> Any:
     """Return for each element the array of that number."""
-    options = [c if type(c) is TracedArray else np.asarray(c) for c in choices]
+    options = [_array(c) for c in choices]
     numbers, count = a if type(a) is TracedArray else np.asarray(a), len(options)
     if numbers.dtype.kind not in "iub":
         raise refusal("np.choose wants integers that say which array to take from.")
@@ -53,12 +57,11 @@ def choose(a: Any, choices: Any, out: Any = None, mode: str = "raise") -> Any:
             raise ValueError("invalid entry in choice array")
     else:
         numbers = np.mod(numbers, count) if mode == "wrap" else np.clip(numbers, 0, count - 1)
-    shape = np.broadcast_shapes(numbers.shape, *[option.shape for option in options])
+    shape = np.broadcast_shapes(numbers.shape, *[np.shape(option) for option in options])
     made: Any = options[-1]
     for k in range(count - 2, -1, -1):
         made = np.where(np.equal(numbers, k), options[k], made)
-    result = _filled(made, shape, np.result_type(*[type_of(option).dtype for option in options]))
-    return placed(result, out, "choose")
+    return placed(_filled(made, shape, _common_dtype(options)), out, "choose")
 
 
 answer(np.select, select)
