@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import operator
 import weakref
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, Any, Literal, final
 
 import numpy as np
 
@@ -124,6 +124,16 @@ def lies(array: Any, order: str) -> bool | None:
     """Return whether an array lies without gaps in an order, "C" or "F"; None if nobody knows."""
     found = laid(array)
     return None if found is None else bool(found.flags.f_contiguous if order == "F" else found.flags.c_contiguous)
+
+
+def order_like(array: Any) -> Literal["C", "F"]:
+    """Return the order of a new array that NumPy makes for elements of another one: that of Fortran if it lies so."""
+    return "F" if lies(array, "F") and not lies(array, "C") else "C"
+
+
+def lying(array: Any, order: Literal["C", "F"] = "C") -> Any:
+    """Return an array that lies without gaps in an order: a copy where it is known to lie otherwise."""
+    return np.copy(array, order=order) if lies(array, order) is False else array
 
 
 def settled(array: Any) -> Any:

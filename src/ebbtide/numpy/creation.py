@@ -10,7 +10,7 @@ import numpy as np
 
 from ebbtide.arrays.array_type import type_of
 from ebbtide.arrays.traced import TracedArray
-from ebbtide.arrays.views import lies
+from ebbtide.arrays.views import lies, lying, order_like
 from ebbtide.rules.answers import refusal
 from ebbtide.rules.originals import is_traced, stands_for
 
@@ -39,6 +39,8 @@ def array(
         made = np.astype(made, dtype)
     elif copy and made is object:
         made = np.copy(made, order)
+    if order in ("K", "A") and isinstance(object, (list, tuple)):
+        made = lying(made)
     missing = ndmin - np.ndim(made)
     made = np.reshape(made, (1,) * missing + made.shape) if missing > 0 else made
     return np.copy(made, order) if order in ("C", "F") and not lies(made, order) else made
@@ -103,7 +105,7 @@ def full_like(
     a = a if hasattr(a, "dtype") else np.asarray(a)
     kind = type_of(a)
     if order not in ("C", "F"):
-        order = "F" if shape is None and lies(a, "F") and not lies(a, "C") else "C"
+        order = order_like(a) if shape is None or np.size(shape) == kind.ndim else "C"
     return full(kind.shape if shape is None else shape, fill_value, kind.dtype if dtype is None else dtype, order)
 
 

@@ -9,8 +9,8 @@ import numpy as np
 
 from ebbtide.arrays.array_type import type_of
 from ebbtide.arrays.constants import PYTHON_NUMBERS
-from ebbtide.arrays.primitive import constant_like
 from ebbtide.arrays.traced import TracedArray
+from ebbtide.arrays.views import lying
 from ebbtide.rules.answers import answer, refusal
 from ebbtide.rules.reductions import axes_of, placed
 
@@ -25,10 +25,10 @@ def _common_dtype(choices: list[Any]) -> Any:
 
 
 def _filled(made: Any, shape: tuple[int, ...], dtype: Any) -> Any:
-    """Return a result in the shape and dtype that all choices have together."""
+    """Return a result in the shape and dtype that all choices have together, in C order."""
     if np.shape(made) != shape:
-        made = np.copy(np.broadcast_to(made, shape))
-    return made if type_of(made).dtype == dtype else np.astype(made, dtype)
+        made = np.copy(np.broadcast_to(made, shape), order="C")
+    return lying(made if type_of(made).dtype == dtype else np.astype(made, dtype))
 
 
 def select(condlist: Any, choicelist: Any, default: Any = 0) -> Any:
@@ -58,7 +58,7 @@ def choose(a: Any, choices: Any, out: Any = None, mode: str = "raise") -> Any:
     else:
         numbers = np.mod(numbers, count) if mode == "wrap" else np.clip(numbers, 0, count - 1)
     shape = np.broadcast_shapes(numbers.shape, *[np.shape(option) for option in options])
-    made: Any = options[-1]
+    made: Any = options[-1] if count > 1 else np.positive(options[0])
     for k in range(count - 2, -1, -1):
         made = np.where(np.equal(numbers, k), options[k], made)
     return placed(_filled(made, shape, _common_dtype(options)), out, "choose")
@@ -82,7 +82,7 @@ def piecewise(x: Any, condlist: Any, funclist: Any, *args: Any, **kw: Any) -> An
         conditions = np.concatenate([conditions, ~np.any(conditions, axis=0, keepdims=True)])
     if len(conditions) != len(funclist):
         raise ValueError(f"piecewise: {len(funclist)} functions for {len(conditions)} conditions.")
-    y = constant_like(x, np.zeros(x.shape, x.dtype))
+    y: Any = np.zeros_like(x)
     for condition, function in zip(conditions, funclist, strict=True):
         if not isinstance(function, Callable):
             y[condition] = function

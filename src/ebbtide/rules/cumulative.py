@@ -233,7 +233,7 @@ def _cumulative(function: Callable[..., Any], first: float, name: str) -> Callab
         axis = axes_of(-1 if axis is None else axis, x.ndim)[0]
         found = function(x, axis, dtype)
         if include_initial:
-            start = np.full((*x.shape[:axis], 1, *x.shape[axis + 1 :]), first, found.dtype)
+            start = np.full_like(found, first, shape=(*x.shape[:axis], 1, *x.shape[axis + 1 :]))
             found = np.concatenate([start, found], axis=axis)
         return placed(found, out, name)
 

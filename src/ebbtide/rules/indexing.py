@@ -21,7 +21,7 @@ from ebbtide.arrays.kinds import linear, linear_of_many
 from ebbtide.arrays.primitive import FRESH, innermost, unbroadcast
 from ebbtide.arrays.registry import register
 from ebbtide.arrays.traced import TracedArray
-from ebbtide.arrays.views import bottom, lies, linked, normal_index
+from ebbtide.arrays.views import bottom, lies, linked, lying, normal_index
 from ebbtide.rules.answers import answer, refusal
 from ebbtide.rules.gathers import is_traced, read_places, write_places
 from ebbtide.rules.reductions import axes_of, placed
@@ -135,7 +135,8 @@ def _write_members(base: Any, value: Any, index: tuple[Any, ...], in_place: bool
     value, front = widened(value, ndim), _in_front(index)
     value = np.moveaxis(value, 0, front) if front else value
     if type(base) is np.ndarray and not base.flags.writeable:
-        base, in_place = np.array(base, order="C"), True  # what was the same for all members
+        # What was the same for all members; each lies as it did.
+        base, in_place = np.stack([base[0]] * len(base)) if len(base) else np.array(base), True
     return (primitive or _write).bind((base, value), {"index": (slice(None), *index), "in_place": in_place})
 
 
@@ -296,9 +297,9 @@ def take(a: Any, indices: Any, axis: int | None = None, out: Any = None, mode: A
     where = axes_of(axis, a.ndim)[0]
     index = (slice(None),) * where + (indices,)
     found = a[index] if type(a) is TracedArray else read_places(np.asarray(a), normalized(index))
-    if where and indices.ndim:
+    if indices.ndim:
         # Indexed so, an array has that axis outermost in memory, and sums of it have other last bits.
-        found = np.copy(found, order="C")
+        found = np.copy(found, order="C") if where else lying(found)
     return placed(found, out, "take")
 
 

@@ -11,6 +11,7 @@ from ebbtide.arrays.array_type import ArrayType, type_of
 from ebbtide.arrays.kinds import linear_of_many
 from ebbtide.arrays.primitive import constant_like
 from ebbtide.arrays.traced import TracedArray
+from ebbtide.arrays.views import lying, order_like
 from ebbtide.rules.answers import answer
 from ebbtide.rules.reductions import axes_of
 
@@ -179,7 +180,7 @@ def _meshgrid(*xi: Any, copy: bool = True, sparse: bool = False, indexing: str =
     grids: Any = [np.reshape(x, shape) for x, shape in zip(xi, shapes, strict=True)]
     if not sparse:
         grids = np.broadcast_arrays(*grids)
-    return tuple([np.copy(grid) for grid in grids] if copy else grids)
+    return tuple([np.copy(grid, order="C") for grid in grids] if copy else grids)
 
 
 def _ix(*args: Any) -> tuple[Any, ...]:
@@ -215,14 +216,18 @@ def _along(a: Any, axis: int | None) -> tuple[Any, int]:
 
 
 def _delete(arr: Any, obj: Any, axis: int | None = None) -> Any:
+    order = order_like(arr)
     arr, axis = _along(arr, axis)
     kept = np.delete(np.arange(arr.shape[axis]), obj)
-    return np.take(arr, kept, axis)
+    found = arr[(*(slice(None),) * axis, kept)]
+    # A new array is in the order of the old one, but where NumPy reads it by a mask.
+    return lying(found, order) if isinstance(obj, slice) or np.size(obj) == 1 else found
 
 
 def _insert(arr: Any, obj: Any, values: Any, axis: int | None = None) -> Any:
     arr = arr if type(arr) is TracedArray else np.asarray(arr)
     values = values if type(values) is TracedArray else np.asarray(values)
+    order = order_like(arr)
     arr, axis = _along(arr, axis)
     size = arr.shape[axis]
     if np.ndim(obj) == 0 and not isinstance(obj, slice):
@@ -234,7 +239,7 @@ def _insert(arr: Any, obj: Any, values: Any, axis: int | None = None) -> Any:
         count = np.insert(np.zeros(size), obj, 0).size - size
     # NumPy says with numbers which element comes from where; those of new ones are negative.
     sources = np.insert(np.arange(size), obj, -1 - np.arange(count))
-    empty = np.zeros((*arr.shape[:axis], sources.size, *arr.shape[axis + 1 :]), type_of(arr).dtype)
+    empty = np.zeros((*arr.shape[:axis], sources.size, *arr.shape[axis + 1 :]), type_of(arr).dtype, order)
     made = constant_like(arr if type(arr) is TracedArray else values, empty)
     around = (slice(None),) * axis
     made[(*around, sources >= 0)] = arr

@@ -250,7 +250,9 @@ def matrix_power(a: Any, n: Any) -> Any:
     """Return a power of square matrices by the products that NumPy does."""
     n = operator.index(n)
     if n == 0:
-        return np.array(np.broadcast_to(np.eye(a.shape[-1], dtype=type_of(a).dtype), a.shape))
+        made: Any = np.zeros_like(a)
+        made[...] = np.eye(a.shape[-1], dtype=type_of(a).dtype)
+        return made
     if n < 0:
         a, n = np.linalg.inv(a), -n
     if n == 3:

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from ebbtide.arrays.kinds import linear
+from ebbtide.arrays.views import lying
 from ebbtide.rules.answers import answer
 from ebbtide.rules.reductions import axes_of
 
@@ -61,13 +62,15 @@ def _repeat(a: Any, repeats: Any, axis: int | None = None) -> Any:
 
 
 def _tile(A: Any, reps: Any) -> Any:
-    reps = (reps,) if isinstance(reps, int) else tuple(reps)
+    reps = tuple(np.atleast_1d(reps).tolist())
     ndim = max(A.ndim, len(reps))
     shape = (1,) * (ndim - A.ndim) + A.shape
+    if all(r == 1 for r in reps):
+        return np.copy(np.reshape(A, shape))
     reps = (1,) * (ndim - len(reps)) + reps
     spread = np.reshape(A, tuple([n for size in shape for n in (1, size)]))
     wide = np.broadcast_to(spread, tuple([n for pair in zip(reps, shape, strict=True) for n in pair]))
-    return np.reshape(wide, tuple([r * n for r, n in zip(reps, shape, strict=True)]))
+    return lying(np.reshape(wide, tuple([r * n for r, n in zip(reps, shape, strict=True)])))
 
 
 answer(np.repeat, _repeat)

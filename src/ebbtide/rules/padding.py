@@ -16,7 +16,7 @@ from ebbtide.arrays.array_type import ArrayType
 from ebbtide.arrays.kinds import linear
 from ebbtide.arrays.primitive import constant_like
 from ebbtide.arrays.traced import TracedArray
-from ebbtide.arrays.views import bottom
+from ebbtide.arrays.views import lying, order_like
 from ebbtide.rules.answers import answer, refusal
 from ebbtide.rules.originals import is_traced
 
@@ -168,25 +168,16 @@ def pad(array: Any, pad_width: Any, mode: Any = "constant", **keywords: Any) -> 
     given = keywords.pop(name, given)
     if keywords:
         raise ValueError(f"np.pad with mode={mode!r} does not take {', '.join(keywords)}.")
-    widths, lies = _widths(pad_width, array.ndim), _order_of(array)
+    widths, order = _widths(pad_width, array.ndim), order_like(array)
     if mode == "constant" and not is_traced(given):
-        return _as_it_lies(_constant(array, widths, given), lies)
+        return lying(_constant(array, widths, given), order)
     if name and name != "reflect_type":
         given = _pairs(given, array.ndim)
+    padded = array
     for axis, width in enumerate(widths):
         if any(width):
-            array = _along(array, axis, width, mode, given)
-    return _as_it_lies(array, lies)
-
-
-def _order_of(array: Any) -> str:
-    """Return the order of the axes in memory that NumPy gives an array in a border."""
-    plain = bottom(array)
-    return "F" if isinstance(plain, np.ndarray) and plain.flags.fnc else "C"
-
-
-def _as_it_lies(array: Any, order: str) -> Any:
-    return np.copy(array, order=order) if order == "F" else array
+            padded = _along(padded, axis, width, mode, given)
+    return np.copy(array, order=order) if padded is array else lying(padded, order)
 
 
 answer(np.pad, pad)

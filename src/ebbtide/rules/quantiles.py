@@ -22,6 +22,7 @@ from ebbtide.arrays.constants import elementwise as elementwise_constant
 from ebbtide.arrays.kinds import elementwise
 from ebbtide.arrays.primitive import FRESH, Primitive, Pull, matched, promoted, unbroadcast
 from ebbtide.arrays.traced import TracedArray
+from ebbtide.arrays.views import lying
 from ebbtide.rules.answers import answer
 from ebbtide.rules.gathers import added_along
 from ebbtide.rules.reductions import axes_of, dropped, placed, real_dtype
@@ -247,7 +248,7 @@ def _quantile(function: Callable[..., Any], skip: bool, whole: int) -> Callable[
         rest = rest if keepdims and keepdims is not np._NoValue else tuple([
             n for k, n in enumerate(a.shape) if k not in axes
         ])
-        return placed(np.reshape(np.transpose(found), (*np.shape(q), *rest)), out, function.__name__)
+        return placed(lying(np.reshape(np.transpose(found), (*np.shape(q), *rest))), out, function.__name__)
 
     return handler
 

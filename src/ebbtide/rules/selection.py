@@ -102,7 +102,7 @@ def imag(val: Any) -> Any:
 
 
 def _angle(z: Any, deg: bool = False) -> Any:
-    angle = np.arctan2(np.imag(z), np.real(z))
+    angle = np.arctan2(np.imag(z) if type_of(z).dtype.kind == "c" else 0, np.real(z))
     return angle * (180 / math.pi) if deg else angle
 
 
@@ -150,7 +150,9 @@ def clip(
     lower, upper = (min if a_min is None else a_min), (max if a_max is None else a_max)
     if lower is not None:
         a = np.maximum(a, lower)
-    return a if upper is None else np.minimum(a, upper)
+    if upper is not None:
+        return np.minimum(a, upper)
+    return np.positive(a) if lower is None else a
 
 
 answer(np.clip, clip)

@@ -1,0 +1,109 @@
+"""Results lie in memory as NumPy's do, so that a reshape of one is a view where NumPy's is; new arrays are new."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import ebbtide.numpy as enp
+from ebbtide import grad, jit, jvp, value_and_grad, vjp, vmap
+
+M = np.random.default_rng(0).normal(size=(4, 5))
+BOX = np.random.default_rng(1).normal(size=(3, 4, 5))
+GIVEN = {
+    "C": M,
+    "Fortran": np.asfortranarray(M),
+    "backwards": np.asfortranarray(M)[::-1],
+    "apart": np.asfortranarray(M)[::2],
+    "box": np.asfortranarray(BOX),
+    "turned box": BOX.transpose(2, 0, 1),
+}
+PLACED = {
+    "sort": np.sort,
+    "sort rows": lambda x: np.sort(x, 0),
+    "sort complex": np.sort_complex,
+    "partition": lambda x: np.partition(x, 1, 0),
+    "insert": lambda x: np.insert(x, 1, 2.0, 0),
+    "insert several": lambda x: np.insert(x, [0, 2], 2.0, 1),
+    "delete": lambda x: np.delete(x, 1, 0),
+    "delete a slice": lambda x: np.delete(x, slice(0, 2), 1),
+    "delete several": lambda x: np.delete(x, [0, 1], 1),
+    "select": lambda x: np.select([x > 0, x < -1], [x, 2 * x]),
+    "quantiles": lambda x: np.quantile(x, [0.2, 0.3], 0),
+    "meshgrid": lambda x: np.meshgrid(x[0].ravel(), x[:, 0].ravel())[0],
+    "angle": np.angle,
+    "take": lambda x: np.take(x, [0, 1], 0),
+    "repeat": lambda x: np.repeat(x, 2, 0),
+    "tile": lambda x: np.tile(x, (2, 1)),
+    "pad": lambda x: np.pad(x, 1, mode="edge"),
+    "cumulative_sum": lambda x: np.cumulative_sum(x, axis=0, include_initial=True),
+    "array of arrays": lambda x: enp.array([x, x]),
+}
+ONLY_EAGER = {
+    "choose": lambda x: np.choose([[0, 1, 0, 1, 0]], [x, 2 * x]) if x.shape[-1] == 5 else x,
+    "piecewise": lambda x: np.piecewise(x, [np.ones(x.shape, bool)], [lambda v: 2 * v]),
+    "matrix_power": lambda x: np.linalg.matrix_power(x[..., :2, :2], 0) + 0 * x[..., :2, :2],
+}
+
+
+def memory(x):
+    """Return dtype, bytes and the strides of axes of several elements."""
+    return x.dtype, x.tobytes(), [step for step, n in zip(x.strides, x.shape, strict=True) if n > 1]
+
+
+@pytest.mark.parametrize("given", GIVEN)
+@pytest.mark.parametrize("name", [*PLACED, *ONLY_EAGER])
+def test_results_lie_as_in_numpy(name, given):
+    """The result of a function on arrays in several orders has NumPy's strides, on tapes, in tangents and programs."""
+    function, x = {**PLACED, **ONLY_EAGER}[name], GIVEN[given]
+    expected = memory(function(x))
+    assert memory(vjp(function, x)[0]) == expected
+    assert memory(jvp(function, (x,), (x,))[0]) == expected
+    if name in PLACED:
+        for executor in ("reference", "machine"):
+            assert memory(jit(function, executor=executor)(x)) == expected
+    loss = lambda x: np.sum(np.sin(np.real(function(x))))
+    assert np.allclose(grad(loss)(x), grad(loss)(np.ascontiguousarray(x)))
+
+
+COPIES = {
+    "clip": lambda y: np.clip(y, None, None),
+    "choose": lambda y: np.choose(0, [y]),
+    "tile": lambda y: np.tile(y, 1),
+    "tile with an axis": lambda y: np.tile(y, (np.int64(1), 1, 1)),
+    "pad": lambda y: np.pad(y, 0, mode="edge"),
+}
+
+
+@pytest.mark.parametrize("copied", COPIES.values(), ids=COPIES)
+def test_new_arrays(copied):
+    """What is written into the result of a function that leaves all as it is, is not written into its operand."""
+
+    def f(x):
+        y = x * 1.0
+        z = copied(y)
+        z *= 2
+        return np.sum(y * y) + np.sum(z)
+
+    assert f(M) == value_and_grad(f)(M)[0] == jit(f)(M) == vmap(f)(M[None])[0]
+    assert np.allclose(grad(f)(M), 2 * M + 2)
+
+
+def test_members_of_a_batch_lie_as_they_do_alone():
+    """An array that is filled in Fortran order lies so for each member, so that a reshape of it is a copy."""
+
+    def f(x):
+        y = np.insert(x, 1, 2.0, 0)
+        np.reshape(y, -1)[0] = 7.0
+        np.reshape(y.T, -1)[1] = 9.0
+        return y
+
+    x = np.asfortranarray(M)
+    both = np.asfortranarray(np.stack([x, 2 * x], -1)).transpose(2, 0, 1)
+    assert np.array_equal(vmap(f)(both), [f(x), f(2 * x)])
+    assert np.array_equal(jit(vmap(f))(both), [f(x), f(2 * x)])
+
+
+def test_members_of_no_batch():
+    """A batch without members may write into what is the same for all."""
+    assert vmap(lambda x: np.insert(x, 1, 2.0))(np.zeros((0, 3))).shape == (0, 4)
