@@ -16,7 +16,7 @@ import numpy as np
 from ebbtide.arrays.array_type import ArrayType, type_of
 from ebbtide.arrays.kinds import linear, reduction
 from ebbtide.arrays.outputs import into
-from ebbtide.arrays.primitive import BORROWED, Primitive
+from ebbtide.arrays.primitive import BORROWED, Primitive, constant_like
 from ebbtide.arrays.traced import TracedArray
 from ebbtide.rules.answers import answer
 
@@ -167,10 +167,15 @@ def with_initial(reduce: Callable[[Any], Any], initial: Any, combine: np.ufunc) 
     """Return a reduction that begins with a number; a traced one is taken in at the end, which has its derivative."""
     if type(initial) is not TracedArray:
         return reduce(initial)
-    if initial.ndim:
-        raise ValueError(f"initial= has to be a number, and has the shape {initial.shape}.")
     found = reduce(None)
-    return combine(found, initial.astype(type_of(found).dtype))
+    return combine(found, _number(initial, type_of(found).dtype))
+
+
+def _number(initial: Any, dtype: np.dtype[Any]) -> Any:
+    """Return an initial value in the dtype of a reduction."""
+    if np.ndim(initial):
+        raise ValueError(f"initial= has to be a number, and has the shape {np.shape(initial)}.")
+    return initial.astype(dtype) if type(initial) is TracedArray else dtype.type(initial)
 
 
 def with_options(params: dict[str, Any], dtype: Any = None, initial: Any = None) -> dict[str, Any]:
@@ -281,6 +286,12 @@ def _shares(mask: Any, axis: Any, dtype: Any) -> Any:
     return mask / np.maximum(np.sum(mask, axis=axis, keepdims=True, dtype=real_dtype(dtype)), 1)
 
 
+def _of_none(a: Any, axes: tuple[int, ...], initial: Any) -> Any:
+    """Return the extrema of no elements, which are the initial value."""
+    made = np.copy(np.broadcast_to(initial, reduced(type_of(a), axes, True).shape), order="C")
+    return constant_like(a, made) if type(a) is TracedArray and type(made) is not TracedArray else made
+
+
 def extremum(function: Any, combine: np.ufunc, mask: Callable[..., Any], name: str) -> Callable[..., Any]:
     """
     Return the handler of a maximum or minimum.
@@ -311,6 +322,10 @@ def extremum(function: Any, combine: np.ufunc, mask: Callable[..., Any], name: s
             dtype = type_of(a).dtype
             a = np.where(where, a, dtype.type(_limit(combine, dtype)))
         axes = axes_of(axis, np.ndim(a))
+        if given(initial):
+            initial = _number(initial, type_of(a).dtype)
+            if 0 in [a.shape[k] for k in axes]:
+                return placed(dropped(_of_none(a, axes, initial), a, axes, keepdims), out, name)
         result = primitive.bind((a, True), {"axis": axes, "keepdims": True})
         result = combine(result, initial) if given(initial) else result
         return placed(dropped(result, a, axes, keepdims), out, name)
