@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 import ebbtide.numpy as enp
-from ebbtide import grad, vjp
-from ebbtide.errors import TraceError
+from ebbtide import grad, jit, vjp, vmap
 from ebbtide.testing import check_grads
 
 X = np.array([0.5, 1.5, 2.5])
@@ -86,11 +85,35 @@ def test_ranges():
 
 
 def test_refusals():
-    """Lists of different shapes, infinite elements where they are not wanted, and iterators are refused."""
+    """Lists of different shapes, infinite elements where they are not wanted, and short iterators are refused."""
     with pytest.raises(ValueError, match=r"different shapes, \[\(2,\), \(3,\)\]"):
         on_traced(lambda x: enp.array([x, x[:2]]), X)
     with pytest.raises(ValueError, match="infs or NaNs"):
         on_traced(lambda x: enp.asarray_chkfinite([x[0], np.nan]), X)
-    with pytest.raises(TraceError, match="a list of traced numbers, not an iterator"):
-        on_traced(lambda x: enp.fromiter(x, float), X)
-    assert on_traced(lambda x: enp.fromiter([x[0], 2.0, 3.0], float, 2), X).tolist() == [0.5, 2.0]
+    for fromiter in (np.fromiter, enp.fromiter):
+        with pytest.raises(ValueError, match=r"iterator too short: Expected 5 but iterator had only 2 items"):
+            fromiter([X[0], 1.0], float, 5)
+    with pytest.raises(ValueError, match=r"iterator too short: Expected 5 but iterator had only 3 items"):
+        on_traced(lambda x: enp.fromiter(iter(x), float, 5), X)
+    with pytest.raises(ValueError, match=r"item 1 has the shape \(3,\), and each has to be a number"):
+        on_traced(lambda x: enp.fromiter([x[0], x], float), X)
+
+
+ITERATORS = {
+    "a list": lambda x: enp.fromiter([x[0], 2.0, 3.0], float, 2),
+    "an array": lambda x: enp.fromiter(x, np.float32),
+    "a generator": lambda x: enp.fromiter((v * v for v in x), float),
+    "many": lambda x: enp.fromiter((x[k % 3] for k in iter(int, 1)), float, 4),
+    "plain at first": lambda x: enp.fromiter(iter([1.0, x[1]]), x.dtype),
+    "nothing": lambda x: enp.fromiter(iter([]), x.dtype),
+}
+
+
+@pytest.mark.parametrize("made", ITERATORS.values(), ids=ITERATORS)
+def test_iterators(made):
+    """An array of what an iterator gives is NumPy's, whether it is traced or not, with its derivative."""
+    expected = made(X)
+    for found in (on_traced(made, X), jit(made)(X), vmap(made)(X[None])[0]):
+        assert alike(found, expected)
+    if expected.dtype == X.dtype:
+        check_grads(made, X)

@@ -11,7 +11,6 @@ import numpy as np
 from ebbtide.arrays.array_type import type_of
 from ebbtide.arrays.traced import TracedArray
 from ebbtide.arrays.views import lies, lying, order_like
-from ebbtide.rules.answers import refusal
 from ebbtide.rules.originals import is_traced, stands_for
 
 
@@ -122,9 +121,19 @@ def arange(*args: Any, dtype: Any = None, **_: Any) -> Any:
     return made if dtype is None else np.astype(made, dtype)
 
 
-@stands_for(np.fromiter)
+def _of_iterator(iter: Iterable[Any], dtype: Any, count: int = -1, **options: Any) -> Any:  # noqa: A002 - NumPy's name
+    """Return an array of what an iterator gives, of which nobody knows before whether it is traced."""
+    found = iter if isinstance(iter, (list, tuple)) else list(islice(iter, None if count < 0 else count))
+    return (fromiter if is_traced(found) else np.fromiter)(found, dtype, count, **options)
+
+
+@stands_for(np.fromiter, _of_iterator)
 def fromiter(iter: Iterable[Any], dtype: Any, count: int = -1, **_: Any) -> Any:  # noqa: A002 - NumPy's name
-    """Return an array of what an iterator gives; a list, as the numbers of an iterator are seen one by one."""
-    if not isinstance(iter, (list, tuple)):
-        raise refusal("ebbtide.numpy.fromiter wants a list of traced numbers, not an iterator.")
-    return array(list(islice(iter, None if count < 0 else count)), dtype)
+    """Return an array of the numbers that an iterator gives."""
+    found = list(islice(iter, None if count < 0 else count))
+    if len(found) < count:
+        raise ValueError(f"iterator too short: Expected {count} but iterator had only {len(found)} items.")
+    for number, item in enumerate(found):
+        if np.ndim(item):
+            raise ValueError(f"fromiter: item {number} has the shape {np.shape(item)}, and each has to be a number.")
+    return array(found, dtype)

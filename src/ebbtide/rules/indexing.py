@@ -9,6 +9,7 @@ written values to the new array.
 from __future__ import annotations
 
 import operator
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -244,9 +245,27 @@ def setitem(x: TracedArray, index: Any, value: Any) -> Any:
     index = normalized(index)
     if is_traced(index):
         return write_places(x, index, value)
+    if x._sharing is not None and x._sharing.copied:
+        value = _of_flat(x, index, value)
     if type_of(x).dtype.kind not in "fc":
         value = _settled(value)  # cast to integers or booleans, whose derivative is zero
     return _write.bind((x, value), {"index": index, "in_place": _is_ours(x, value)})
+
+
+def repeated(values: Any, count: int) -> Any:
+    """Return so many of some values in C order, which begin again where they are too few."""
+    values = np.ravel(values) if type(values) is TracedArray else np.asarray(values).ravel()
+    if values.shape[0] == count or values.shape[0] == 1:
+        return values
+    return values[:count] if values.shape[0] > count else np.resize(values, count)
+
+
+def _of_flat(x: TracedArray, index: tuple[Any, ...], value: Any) -> Any:
+    """Return what is written into places of x.flat: as many values as there are places; those that are, if none."""
+    places = _read_type(type_of(x), index).shape
+    if not places:
+        return value  # a single place, into which a single value goes
+    return repeated(value, prod(places)) if np.size(value) else x[index]
 
 
 def add_into(x: TracedArray, index: Any, value: Any) -> Any:

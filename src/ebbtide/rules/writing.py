@@ -18,7 +18,7 @@ from ebbtide.arrays.registry import HANDLERS, register
 from ebbtide.arrays.traced import TracedArray
 from ebbtide.arrays.views import normal_index, replace
 from ebbtide.rules.answers import answer, refusal
-from ebbtide.rules.indexing import add_into
+from ebbtide.rules.indexing import add_into, repeated
 from ebbtide.rules.originals import is_traced
 
 
@@ -29,21 +29,13 @@ def _target(array: Any, name: str) -> Any:
     return array
 
 
-def _repeated(values: Any, count: int) -> Any:
-    """Return so many of some values in C order, which begin again where they are too few."""
-    values = np.ravel(values) if type(values) is TracedArray else np.asarray(values).ravel()
-    if values.shape[0] == count or values.shape[0] == 1:
-        return values
-    return values[:count] if values.shape[0] > count else np.resize(values, count)
-
-
 def _put(a: Any, ind: Any, v: Any, mode: str = "raise") -> None:
     places = np.asarray(ind).ravel()
     size = _target(a, "put").size
     if mode != "raise":
         places = np.mod(places, size) if mode == "wrap" else np.clip(places, 0, size - 1)
     if places.size:
-        a.flat[places] = _repeated(v, places.size)
+        a.flat[places] = repeated(v, places.size)
 
 
 def _place(arr: Any, mask: Any, vals: Any) -> None:
@@ -52,13 +44,13 @@ def _place(arr: Any, mask: Any, vals: Any) -> None:
     if count:
         if not np.size(vals):
             raise ValueError("Cannot insert from an empty array!")
-        arr[mask] = _repeated(vals, count)
+        arr[mask] = repeated(vals, count)
 
 
 def _put_mask(a: Any, mask: Any, values: Any) -> None:
     mask = np.asarray(mask, bool).reshape(_target(a, "putmask").shape)
     if np.size(values):
-        values = np.reshape(_repeated(values, a.size), (-1,))
+        values = np.reshape(repeated(values, a.size), (-1,))
         a[mask] = values if values.shape[0] == 1 else values[np.flatnonzero(mask)]
 
 
@@ -81,7 +73,7 @@ def _fill_diagonal(a: Any, val: Any, wrap: bool = False) -> None:
     step = shape[1] + 1 if len(shape) == 2 else sum(shape[0] ** k for k in range(len(shape)))
     end = shape[1] ** 2 if len(shape) == 2 and not wrap else a.size
     count = len(range(0, min(end, a.size), step))
-    a.flat[:end:step] = _repeated(val, count)
+    a.flat[:end:step] = repeated(val, count)
 
 
 def _copy_to(dst: Any, src: Any, casting: Any = "same_kind", where: Any = True) -> None:
