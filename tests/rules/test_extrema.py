@@ -27,11 +27,11 @@ NORMS = {
 
 
 @pytest.mark.parametrize("extremum", EXTREMA.values(), ids=EXTREMA)
-@pytest.mark.parametrize("x", [NONE, np.array([[0.5, -2.0, 3.0]])], ids=["none", "some"])
-def test_initial_value(extremum, x):
+@pytest.mark.parametrize("given", [NONE, np.array([[0.5, -2.0, 3.0]])], ids=["none", "some"])
+def test_initial_value(extremum, given):
     """The extremum of no elements is the initial value, which has the derivative and takes the dtype of the array."""
-    check_grads(extremum, x, np.float64(1.5))
-    for x in (x, x.astype(np.float32)):
+    check_grads(extremum, given, np.float64(1.5))
+    for x in (given, given.astype(np.float32)):
         for value in (1.5, np.float64(1.5), np.array(1.5)):
             expected = extremum(x, value)
             f = lambda x, v=value: extremum(x, v)
