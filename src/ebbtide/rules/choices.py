@@ -12,7 +12,7 @@ from ebbtide.arrays.constants import PYTHON_NUMBERS
 from ebbtide.arrays.traced import TracedArray
 from ebbtide.arrays.views import lying
 from ebbtide.rules.answers import answer, refusal
-from ebbtide.rules.reductions import axes_of, placed
+from ebbtide.rules.reductions import axes_of, axis_of, placed
 
 
 def _array(value: Any) -> Any:
@@ -93,7 +93,7 @@ def piecewise(x: Any, condlist: Any, funclist: Any, *args: Any, **kw: Any) -> An
 
 def apply_along_axis(func1d: Any, axis: int, arr: Any, *args: Any, **kwargs: Any) -> Any:
     """Return what a function gives of each vector along an axis."""
-    axis = axes_of(axis, arr.ndim)[0]
+    axis = axis_of(axis, arr.ndim)
     vectors = np.moveaxis(arr, axis, -1)
     around = vectors.shape[:-1]
     if 0 in around:

@@ -74,7 +74,7 @@ def _linspace(
             spaced[-1] = stop
     spaced = spaced if axis == 0 else np.moveaxis(spaced, 0, axis)
     spaced = spaced if dtype is None else np.astype(spaced, dtype)
-    return (spaced, length / parts if parts > 0 else length * np.nan) if retstep else spaced
+    return (spaced, length / parts if parts > 0 else np.nan) if retstep else spaced
 
 
 def _logspace(

@@ -22,7 +22,7 @@ from ebbtide.arrays.kinds import linear
 from ebbtide.arrays.primitive import FRESH, Primitive, Pull, matched, needs_of, promoted
 from ebbtide.arrays.registry import register
 from ebbtide.rules.answers import answer
-from ebbtide.rules.reductions import axes_of, placed
+from ebbtide.rules.reductions import axis_of, placed
 
 # Running sums are linear.
 
@@ -41,7 +41,7 @@ def _in_line(a: Any, axis: int | None, dtype: Any) -> tuple[Any, int]:
         a = np.astype(a, dtype)
     if axis is None:
         a, axis = np.reshape(a, -1), 0
-    return a, axes_of(axis, np.ndim(a))[0]
+    return a, axis_of(axis, np.ndim(a))
 
 
 def cumsum(a: Any, axis: Any = None, dtype: Any = None, out: Any = None) -> Any:
@@ -203,7 +203,7 @@ _ACCUMULATIONS: Mapping[np.ufunc, Primitive] = MappingProxyType({
 
 
 def _accumulate(ufunc: np.ufunc) -> Callable[..., Any]:
-    """Return the handler of `ufunc.accumulate`."""
+    """Return the function that does `ufunc.accumulate` along an axis."""
     primitive = _ACCUMULATIONS[ufunc]
 
     def handler(array: Any, axis: Any = 0, dtype: Any = None, out: Any = None) -> Any:
@@ -230,7 +230,7 @@ def _cumulative(function: Callable[..., Any], first: float, name: str) -> Callab
     ) -> Any:
         if axis is None and x.ndim > 1:
             raise ValueError("For arrays which have more than one dimension ``axis`` argument is required.")
-        axis = axes_of(-1 if axis is None else axis, x.ndim)[0]
+        axis = axis_of(-1 if axis is None else _one_of(axis), x.ndim)
         found = function(x, axis, dtype)
         if include_initial:
             start = np.full_like(found, first, shape=(*x.shape[:axis], 1, *x.shape[axis + 1 :]))
@@ -245,9 +245,19 @@ def _without_nan(function: Callable[..., Any], instead: int) -> Callable[..., An
     return lambda a, axis=None, dtype=None, out=None: function(np.where(np.isnan(a), instead, a), axis, dtype, out)
 
 
+def _one_of(axis: Any) -> Any:
+    """Return the axis of a ufunc's method, which takes a tuple of one, too."""
+    return axis[0] if isinstance(axis, tuple) and len(axis) == 1 else axis
+
+
+def _method(handler: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the handler of `ufunc.accumulate`."""
+    return lambda array, axis=0, dtype=None, out=None: handler(array, _one_of(axis), dtype, out)
+
+
 for _ufunc in _ACCUMULATIONS:
-    register(((_ufunc, "accumulate"),), _accumulate(_ufunc))
-register(((np.add, "accumulate"),), lambda array, axis=0, dtype=None, out=None: cumsum(array, axis, dtype, out))
+    register(((_ufunc, "accumulate"),), _method(_accumulate(_ufunc)))
+register(((np.add, "accumulate"),), _method(cumsum))
 answer(np.cumprod, cumprod)
 answer(np.cumulative_sum, _cumulative(cumsum, 0, "cumulative_sum"))
 answer(np.cumulative_prod, _cumulative(cumprod, 1, "cumulative_prod"))

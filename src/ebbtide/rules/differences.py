@@ -12,7 +12,7 @@ from ebbtide.arrays.constants import elementwise as elementwise_constant
 from ebbtide.arrays.kinds import elementwise
 from ebbtide.arrays.traced import TracedArray
 from ebbtide.rules.answers import answer
-from ebbtide.rules.reductions import axes_of, given
+from ebbtide.rules.reductions import axes_of, axis_of, given
 
 
 def value_of(x: Any) -> Any:
@@ -43,7 +43,7 @@ def diff(a: Any, n: int = 1, axis: int = -1, prepend: Any = None, append: Any = 
     if n == 0:
         return a
     a = a if type(a) is TracedArray else np.asarray(a)
-    axis = axes_of(axis, a.ndim)[0]
+    axis = axis_of(axis, a.ndim)
     parts = [_end(part, a, axis) for part in (prepend, a, append) if given(part)]
     if len(parts) > 1:
         a = np.concatenate(parts, axis)
@@ -63,7 +63,7 @@ def _ediff1d(ary: Any, to_end: Any = None, to_begin: Any = None) -> Any:
 def _trapezoid(y: Any, x: Any = None, dx: Any = 1.0, axis: int = -1) -> Any:
     """Return the integral by the trapezoidal rule."""
     y = y if type(y) is TracedArray else np.asarray(y)
-    axis = axes_of(axis, y.ndim)[0]
+    axis = axis_of(axis, y.ndim)
     width = dx
     if x is not None:
         x = x if type(x) is TracedArray else np.asarray(x)
@@ -71,7 +71,7 @@ def _trapezoid(y: Any, x: Any = None, dx: Any = 1.0, axis: int = -1) -> Any:
             width = diff(x)
             width = np.reshape(width, tuple([width.shape[0] if k == axis else 1 for k in range(y.ndim)]))
         else:
-            width = diff(x, axis=axes_of(axis, x.ndim)[0])
+            width = diff(x, axis=axis_of(axis, x.ndim))
     return np.sum(width * (y[_part(axis, 1, None)] + y[_part(axis, None, -1)]) / 2.0, axis)
 
 

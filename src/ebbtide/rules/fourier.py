@@ -189,7 +189,7 @@ def _shift(sign: int) -> Callable[..., Any]:
     """Return the handler that brings the zero frequency to the middle, or back."""
 
     def handler(x: Any, axes: Any = None) -> Any:
-        axes = tuple(range(x.ndim)) if axes is None else (axes,) if isinstance(axes, int) else tuple(axes)
+        axes = tuple(range(x.ndim)) if axes is None else tuple(np.atleast_1d(axes).tolist())
         return np.roll(x, tuple([sign * (x.shape[axis] // 2) for axis in axes]), axes)
 
     return handler

@@ -25,7 +25,7 @@ from ebbtide.arrays.traced import TracedArray
 from ebbtide.arrays.views import bottom, lies, linked, lying, normal_index
 from ebbtide.rules.answers import answer, refusal
 from ebbtide.rules.gathers import is_traced, read_places, write_places
-from ebbtide.rules.reductions import axes_of, placed
+from ebbtide.rules.reductions import axis_of, placed
 
 _BASIC = (int, np.integer, slice, type(None), type(Ellipsis))
 
@@ -313,7 +313,7 @@ def take(a: Any, indices: Any, axis: int | None = None, out: Any = None, mode: A
         indices = np.asarray(indices)
     if axis is None:
         a, axis = np.reshape(a, -1), 0
-    where = axes_of(axis, a.ndim)[0]
+    where = axis_of(axis, a.ndim)
     index = (slice(None),) * where + (indices,)
     found = a[index] if type(a) is TracedArray else read_places(np.asarray(a), normalized(index))
     if indices.ndim:
@@ -325,7 +325,7 @@ def take(a: Any, indices: Any, axis: int | None = None, out: Any = None, mode: A
 def _take_along_axis(arr: Any, indices: Any, axis: int | None = -1) -> Any:
     if axis is None:
         arr, indices, axis = np.reshape(arr, -1), np.ravel(indices), 0
-    where = axes_of(axis, arr.ndim)[0]
+    where = axis_of(axis, arr.ndim)
     grids = [np.arange(n).reshape((-1,) + (1,) * (arr.ndim - k - 1)) for k, n in enumerate(arr.shape)]
     grids[where] = indices if type(indices) is TracedArray else np.asarray(indices)
     index: Any = tuple(grids)

@@ -15,7 +15,7 @@ from ebbtide.arrays.views import bottom
 from ebbtide.rules.answers import answer
 from ebbtide.rules.gathers import added
 from ebbtide.rules.indexing import take
-from ebbtide.rules.reductions import axes_of
+from ebbtide.rules.reductions import axis_of
 
 
 def _interpolated(x: Any, xp: Any, fp: Any, left: Any, right: Any) -> Any:
@@ -195,7 +195,7 @@ def _unwrapped_around(p: Any, discont: Any, axis: int, period: Any) -> Any:
 
 def unwrap(p: Any, discont: Any = None, axis: int = -1, *, period: Any = 2 * pi) -> Any:
     """Return phases without jumps of a period along an axis."""
-    axis = axes_of(axis, p.ndim)[0]
+    axis = axis_of(axis, p.ndim)
     if type(discont) is TracedArray or type(period) is TracedArray:
         return _unwrapped_around(p, discont, axis, period)
     return _unwrap.bind((p,), {"axis": axis, "discont": discont, "period": period})

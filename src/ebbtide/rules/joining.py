@@ -13,7 +13,7 @@ from ebbtide.arrays.primitive import constant_like
 from ebbtide.arrays.traced import TracedArray
 from ebbtide.arrays.views import lying, order_like
 from ebbtide.rules.answers import answer
-from ebbtide.rules.reductions import axes_of
+from ebbtide.rules.reductions import axis_of
 
 
 def _concatenate(*arrays: Any, axis: int, offsets: Any) -> Any:
@@ -44,7 +44,7 @@ def concatenate(arrays: Any, /, axis: int | None = 0, *, dtype: Any = None, cast
     parts = [a if type(a) is TracedArray else np.asarray(a) for a in arrays]
     if axis is None:
         parts, axis = [np.reshape(a, -1) for a in parts], 0
-    axis = axes_of(axis, parts[0].ndim)[0]
+    axis = axis_of(axis, parts[0].ndim)
     offsets = [0]
     for part in parts:
         if part.ndim != parts[0].ndim:
@@ -57,7 +57,7 @@ def concatenate(arrays: Any, /, axis: int | None = 0, *, dtype: Any = None, cast
 def stack(arrays: Any, axis: int = 0, **kwargs: Any) -> Any:
     """Return arrays joined along a new axis."""
     parts = [a if type(a) is TracedArray else np.asarray(a) for a in arrays]
-    where = axes_of(axis, parts[0].ndim + 1)[0]
+    where = axis_of(axis, parts[0].ndim + 1)
     for part in parts:
         if part.shape != parts[0].shape:
             raise ValueError(f"stack: arrays of shapes {parts[0].shape} and {part.shape} differ.")
@@ -106,7 +106,7 @@ answer(np.atleast_3d, _at_least(3))
 
 
 def _split(ary: Any, indices_or_sections: Any, axis: int = 0) -> list[Any]:
-    axis = axes_of(axis, ary.ndim)[0]
+    axis = axis_of(axis, ary.ndim)
     size = ary.shape[axis]
     if isinstance(indices_or_sections, (int, np.integer)):
         each, rest = divmod(size, int(indices_or_sections))
@@ -212,7 +212,7 @@ def _along(a: Any, axis: int | None) -> tuple[Any, int]:
     """Return an array and the axis along which its elements come and go; without an axis, all are on one."""
     if axis is None:
         return np.ravel(a), 0
-    return a, axes_of(axis, a.ndim)[0]
+    return a, axis_of(axis, a.ndim)
 
 
 def _delete(arr: Any, obj: Any, axis: int | None = None) -> Any:

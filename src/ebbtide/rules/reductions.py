@@ -8,6 +8,7 @@ traced; the versions that leave out nan have the same rules, with a mask of the 
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Callable
 from typing import Any
 
@@ -25,8 +26,14 @@ def axes_of(axis: Any, ndim: int) -> tuple[int, ...]:
     """Return the axes of a reduction as a tuple of non-negative numbers."""
     if axis is None:
         return tuple(range(ndim))
+    axis = axis.tolist() if isinstance(axis, np.ndarray) else axis
     axes = tuple(axis) if isinstance(axis, (tuple, list)) else (axis,)
-    return tuple([np.lib.array_utils.normalize_axis_index(int(a), ndim) for a in axes])
+    return tuple([axis_of(a, ndim) for a in axes])
+
+
+def axis_of(axis: Any, ndim: int) -> int:
+    """Return one axis, which is no tuple, as a non-negative number."""
+    return np.lib.array_utils.normalize_axis_index(operator.index(axis), ndim)
 
 
 def reduced(kind: ArrayType, axis: tuple[int, ...], keepdims: bool) -> ArrayType:

@@ -15,7 +15,7 @@ from ebbtide.arrays.registry import register
 from ebbtide.arrays.traced import TracedArray
 from ebbtide.arrays.views import lies, linked, settled
 from ebbtide.rules.answers import answer, refusal
-from ebbtide.rules.reductions import axes_of
+from ebbtide.rules.reductions import axes_of, axis_of
 
 # Views: the result is linked to its base, so that writes into either are seen by the other.
 
@@ -139,7 +139,7 @@ answer(np.rollaxis, lambda a, axis, start=0: transpose(a, _rolled_axes(a.ndim, a
 
 
 def _rolled_axes(ndim: int, axis: int, start: int) -> list[int]:
-    axis = axes_of(axis, ndim)[0]
+    axis = axis_of(axis, ndim)
     start = start + ndim if start < 0 else start
     order = [k for k in range(ndim) if k != axis]
     order.insert(start - 1 if axis < start else start, axis)

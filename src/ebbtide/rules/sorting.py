@@ -11,7 +11,7 @@ from ebbtide.arrays.batched import full
 from ebbtide.arrays.constants import constant
 from ebbtide.arrays.primitive import FRESH, Primitive, Pull, matched
 from ebbtide.rules.answers import answer, refusal
-from ebbtide.rules.reductions import axes_of
+from ebbtide.rules.reductions import axes_of, axis_of
 
 
 def _ordered(x: Any, order: Any, axis: int) -> Any:
@@ -72,7 +72,7 @@ def sort(a: Any, axis: int | None = -1, kind: Any = None, *, stable: bool | None
     """
     if axis is None:
         a, axis = np.reshape(a, -1), 0
-    axis = axes_of(axis, a.ndim)[0]
+    axis = axis_of(axis, a.ndim)
     if not type_of(a).size:
         return np.copy(a)
     # Always stable: elements that are equal keep their order, and so do their cotangents.
@@ -104,7 +104,7 @@ def partition(a: Any, kth: Any, axis: int | None = -1, kind: str = "introselect"
     """Return an array partitioned along an axis, with its elements in NumPy's order; it saves the permutation."""
     if axis is None:
         a, axis = np.reshape(a, -1), 0
-    axis = axes_of(axis, a.ndim)[0]
+    axis = axis_of(axis, a.ndim)
     if not type_of(a).size:
         return np.copy(a)
     return _permuted.bind((a, _partition_order(a, kth, axis, kind)), {"axis": axis})

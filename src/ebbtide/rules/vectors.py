@@ -13,7 +13,7 @@ from ebbtide.arrays.primitive import unbroadcast
 from ebbtide.arrays.registry import register
 from ebbtide.arrays.traced import TracedArray
 from ebbtide.rules.answers import answer, refusal
-from ebbtide.rules.reductions import axes_of
+from ebbtide.rules.reductions import axis_of
 
 _cross = multilinear(
     np.cross,
@@ -34,7 +34,7 @@ def cross(a: Any, b: Any, axisa: int = -1, axisb: int = -1, axisc: int = -1, axi
     if axis is not None:
         axisa = axisb = axisc = axis
     pairs: list[Any] = [(v if type(v) is TracedArray else np.asarray(v), k) for v, k in ((a, axisa), (b, axisb))]
-    x, y = (np.moveaxis(v, axes_of(k, v.ndim)[0], -1) for v, k in pairs)
+    x, y = (np.moveaxis(v, axis_of(k, v.ndim), -1) for v, k in pairs)
     if x.shape[-1] != 3 or y.shape[-1] != 3:
         raise refusal("np.cross wants vectors of 3 elements; of 2 elements write x[0] * y[1] - x[1] * y[0].")
     return np.moveaxis(_cross.bind((x, y)), -1, axisc)

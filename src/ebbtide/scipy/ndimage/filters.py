@@ -15,7 +15,7 @@ from ebbtide.arrays.outputs import into
 from ebbtide.arrays.traced import TracedArray
 from ebbtide.rules.answers import refusal
 from ebbtide.rules.originals import is_traced
-from ebbtide.rules.reductions import axes_of
+from ebbtide.rules.reductions import axes_of, axis_of
 from ebbtide.scipy.ndimage.sums import correlation, mean
 
 # SciPy does not filter with a narrower Gaussian.
@@ -105,14 +105,14 @@ def _over(x: Any, w: Any, origin: Any, axes: Any) -> tuple[Any, list[int]]:
 @filters(ndimage.correlate1d)
 def correlate1d(input: Any, weights: Any, axis: int, output: Any, mode: str, cval: Any, origin: int) -> Any:
     """Return the correlation with weights along an axis."""
-    (axis,) = axes_of(axis, input.ndim)
+    axis = axis_of(axis, input.ndim)
     return _correlated(input, _weights(weights), axis, output, mode, cval, [origin], conjugate=True)
 
 
 @filters(ndimage.convolve1d)
 def convolve1d(input: Any, weights: Any, axis: int, output: Any, mode: str, cval: Any, origin: int) -> Any:
     """Return the convolution with weights along an axis."""
-    (axis,) = axes_of(axis, input.ndim)
+    axis = axis_of(axis, input.ndim)
     w, origins = _turned(_weights(weights), [origin])
     return _correlated(input, w, axis, output, mode, cval, origins, conjugate=False)
 
@@ -188,7 +188,7 @@ def laplace(input: Any, output: Any, mode: Any, cval: Any, axes: Any = None) -> 
 
 def _edges(input: Any, axis: int, output: Any, mode: Any, cval: Any, across: list[int]) -> Any:
     """Return the differences along an axis, smoothed along the others."""
-    (axis,) = axes_of(axis, input.ndim)
+    axis = axis_of(axis, input.ndim)
     modes = _each(mode, input.ndim)
     found = correlate1d(input, [-1, 0, 1], axis, output, modes[axis], cval, 0)
     for other in [k for k in range(input.ndim) if k != axis]:
@@ -211,7 +211,7 @@ def prewitt(input: Any, axis: int, output: Any, mode: Any, cval: Any) -> Any:
 @filters(ndimage.uniform_filter1d)
 def uniform_filter1d(input: Any, size: int, axis: int, output: Any, mode: str, cval: Any, origin: int) -> Any:
     """Return the mean of neighbours along an axis."""
-    (axis,) = axes_of(axis, input.ndim)
+    axis = axis_of(axis, input.ndim)
     params = {"size": int(size), "axis": axis, "mode": mode, "cval": cval, "origin": int(origin), "dtype": output}
     return mean.bind((input,), params)
 

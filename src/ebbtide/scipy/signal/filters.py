@@ -18,7 +18,7 @@ from ebbtide.arrays.kinds import linear
 from ebbtide.arrays.primitive import FRESH, Primitive, Pull, matched, promoted
 from ebbtide.rules.answers import refusal
 from ebbtide.rules.originals import stands_for
-from ebbtide.rules.reductions import axes_of
+from ebbtide.rules.reductions import axis_of
 from ebbtide.scipy.signal.convolutions import types_of_members
 
 
@@ -129,7 +129,7 @@ def lfilter(b: Any, a: Any, x: Any, axis: int = -1, zi: None = None) -> Any:
     if zi is not None:
         raise refusal("lfilter with zi= has no derivative rule. Put the samples that lead to this state before x.")
     b, a, x = (np.atleast_1d(v) for v in (b, a, x))
-    return _lfilter.bind((b, a, x), {"axis": axes_of(axis, x.ndim)[0]})
+    return _lfilter.bind((b, a, x), {"axis": axis_of(axis, x.ndim)})
 
 
 # A projection on what is orthogonal to constants or lines: it is its own transpose.
@@ -159,5 +159,5 @@ def detrend(data: Any, axis: int = -1, type: str = "linear", bp: Any = 0, overwr
         A record saves nothing.
     """
     del overwrite_data
-    params = {"axis": axes_of(axis, data.ndim)[0], "type": type, "bp": bp}
+    params = {"axis": axis_of(axis, data.ndim), "type": type, "bp": bp}
     return _detrend.bind((data,), params)
