@@ -186,6 +186,22 @@ def test_precision_of_functions_of_matrices(function):
         assert jit(lambda x: jvp(grad(f), (x,), (x,))[1])(x).dtype == np.float32
 
 
+@pytest.mark.parametrize("order", [None, 1, np.inf])
+@pytest.mark.parametrize("of", [lambda x: x, lambda x: x[0]], ids=["matrices", "vectors"])
+def test_norms_of_members(order, of):
+    """A norm of SciPy's is that of each member of a batch, with its derivatives to second order."""
+    f = lambda x: linalg.norm(of(x), order) ** 3
+    for stack in (np.stack([A, 2 * A]), np.stack([A, A.T]).astype(np.float32), np.stack([C, 2 * C])):
+        assert np.allclose(vmap(f)(stack), [f(x) for x in stack])
+        assert np.allclose(jit(vmap(f))(stack), [f(x) for x in stack])
+        gradients = vmap(grad(f))(stack)
+        assert gradients.dtype == stack.dtype
+        assert np.allclose(gradients, [grad(f)(x) for x in stack], rtol=1e-4)
+    tangents = vmap(lambda x: jvp(grad(f), (x,), (x,))[1])(np.stack([A, 2 * A]))
+    assert np.allclose(tangents, [jvp(grad(f), (x,), (x,))[1] for x in (A, 2 * A)])
+    check_grads(f, A)
+
+
 @pytest.mark.parametrize(
     ("function", "message"),
     [

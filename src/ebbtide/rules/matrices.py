@@ -146,6 +146,7 @@ def matrix_function(
     infer: Callable[..., ArrayType],
     name: str,
     scratch: Callable[..., float] | None = None,
+    on_members: bool = False,
 ) -> Primitive:
     """
     Declare an operation on (stacks of) matrices with one result.
@@ -158,6 +159,7 @@ def matrix_function(
         infer: `infer(type, **params)`: type of the output.
         name: Name in messages.
         scratch: See `Primitive`.
+        on_members: Whether the function takes one matrix, so that a batch does it for one member after the other.
 
     Returns:
         The primitive.
@@ -174,7 +176,8 @@ def matrix_function(
 
     primitive = Primitive(
         on_stacks(function, infer), name=name, operands=("x",), pull=lambda k: pull, push=push, infer=infer,
-        batch=lambda values, mapped, params, size: primitive.bind(values, params), scratch=scratch,
+        batch=None if on_members else lambda values, mapped, params, size: primitive.bind(values, params),
+        scratch=scratch,
     )  # fmt: skip
     return primitive
 

@@ -126,6 +126,7 @@ _length = matrix_function(
     lambda t, params, x, out: np.real(np.sum(conjugated(x) * t)) * inverse_or_zero(out),
     infer=_norm_type,
     name="norm",
+    on_members=True,
 )
 _largest_sum = matrix_function(
     _norm_of,
@@ -133,6 +134,7 @@ _largest_sum = matrix_function(
     lambda t, params, x: np.real(np.sum(_slope(x, params["order"]) * t)),
     infer=_norm_type,
     name="norm",
+    on_members=True,
 )
 
 
