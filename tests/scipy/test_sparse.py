@@ -51,6 +51,35 @@ def test_values(form, dtype):
     assert A.T.shape == (4, 3)
 
 
+@pytest.mark.parametrize("executor", ["reference", "machine"])
+@pytest.mark.parametrize("form", FORMATS)
+def test_products_in_programs(form, executor):
+    """A traced array and a matrix with traced entries have products from both sides, in programs and batches, too."""
+    make, data = maker(form)
+    for product in (
+        lambda x, d: make(d) @ x, lambda x, d: x.T @ make(d), lambda x, d: x.T @ (d[0] * make(d) / d[1]),
+    ):  # fmt: skip
+        loss = lambda x, d, f=product: np.sum(np.sin(f(x, d)))
+        for x in (X, Y):
+            value, gradients = product(x, data), grad(loss, argnums=(0, 1))(x, data)
+            assert np.allclose(jit(product, executor=executor)(x, data), value)
+            assert np.allclose(vmap(product)(x[None], data[None])[0], value)
+            for way in (grad(jit(loss, executor=executor), argnums=(0, 1)), jit(grad(loss, argnums=(0, 1)))):
+                assert all(np.allclose(g, h) for g, h in zip(way(x, data), gradients, strict=True))
+
+
+@pytest.mark.parametrize("transform", [grad, jit], ids=["grad", "jit"])
+def test_what_is_no_product(transform):
+    """What a traced array and a sparse matrix do not give is refused with what it is."""
+    A = sparse.csr_array(plain_of("csr"))
+    with pytest.raises(TraceError, match=r"Multiply A\.data instead"):
+        transform(lambda x: np.sum(x * A))(X)
+    with pytest.raises(TypeError, match=r"unsupported operand.* 'TracedArray' and 'SparseArray'"):
+        transform(lambda x: np.sum(x + A))(X)
+    with pytest.raises(TraceError, match=r"with a csr_array\. Convert it to a NumPy array first"):
+        transform(lambda x: np.sum(x @ plain_of("csr")))(X)
+
+
 @pytest.mark.parametrize("form", FORMATS)
 def test_products(form):
     """Products from both sides have derivatives with respect to entries and vectors, to second order."""

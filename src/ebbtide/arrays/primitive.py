@@ -340,10 +340,12 @@ def plain(operand: Any) -> Any:
         refuse_class(type(operand))
         return operand
     known = type(operand) in SPACES
-    if known or hasattr(operand, "__array_ufunc__") or hasattr(operand, "__array_function__"):
-        instead = "Declare what you do with ebbtide.primitive." if known else "Convert it to a NumPy array first."
-        raise TraceError(f"Cannot combine a traced array with a {type(operand).__name__}. {instead}")
-    return np.asarray(operand)
+    speaks = known or hasattr(operand, "__array_ufunc__") or hasattr(operand, "__array_function__")
+    made = None if speaks else np.asarray(operand)
+    if made is not None and not made.dtype.hasobject:
+        return made
+    write = "Declare what you do with ebbtide.primitive." if known else "Convert it to a NumPy array first."
+    raise TraceError(f"Cannot combine a traced array with a {type(operand).__name__}. {write}")
 
 
 def matched(value: Any, kind: ArrayType) -> Any:

@@ -47,9 +47,13 @@ def of_vectors(operator: Any, x: Any, y: Any, error: Exception) -> Any:
         x: Its left operand.
         y: Its right operand.
         error: What the rule of arrays raised, raised again if neither operand is a vector.
+
+    Returns:
+        What they give; NotImplemented if neither is a vector, but one wants its own operator to be asked, as it tells
+        NumPy's arrays by `__array_ufunc__ = None`.
     """
     handler = HANDLERS.get((operator, "vector"))
     result = NotImplemented if handler is None else handler(x, y)
-    if result is NotImplemented:
+    if result is NotImplemented and all(getattr(type(z), "__array_ufunc__", z) is not None for z in (x, y)):
         raise error
     return result

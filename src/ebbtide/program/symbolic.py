@@ -204,8 +204,7 @@ class SymbolicTrace:
                 f"{primitive.name}, called at {user_line()}, is opaque: the type of its result cannot be known "
                 "without data. Call it outside of the traced function, and pass the result in."
             )
-        given = [np.asarray(x) if type(x) in (list, tuple) else x for x in operands]
-        arguments = tuple([self._inside(operand) for operand in given])
+        arguments = tuple([self._inside(plain(operand)) for operand in operands])
         params = self._inside(dict(params or {}))
         if params.get("in_place"):
             # Whether memory is used again is decided when all is known.

@@ -9,7 +9,6 @@ from typing import Any, final
 import numpy as np
 import scipy.sparse
 
-from ebbtide.arrays.registry import register
 from ebbtide.arrays.traced import TracedArray
 from ebbtide.rules.answers import refusal
 from ebbtide.scipy.sparse.pattern import Pattern, times
@@ -165,14 +164,6 @@ class SparseArray:
     def tocoo(self) -> SparseArray:
         """Return the matrix in the format coo."""
         return self if self.format == "coo" else _converted(self.data, self.pattern.places(), self.shape, "coo")
-
-
-# What a traced array and one of these give, whose operator is that of the array.
-def _of_array(x: Any, y: Any) -> Any:
-    return y.__rmatmul__(x) if isinstance(y, SparseArray) else NotImplemented
-
-
-register(((np.matmul, "vector"),), _of_array)
 
 
 def _made(matrix: Any) -> SparseArray:
