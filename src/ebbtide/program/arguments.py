@@ -11,6 +11,7 @@ import optree
 from ebbtide.arrays.containers import flatten, unflatten
 from ebbtide.arrays.misuse import refuse_class
 from ebbtide.arrays.traced import TracedArray
+from ebbtide.errors import TraceError
 from ebbtide.machine import Form
 from ebbtide.program.surroundings import plain_value
 from ebbtide.program.tracing import name_argument
@@ -44,6 +45,8 @@ def kind_of_arguments(
         else:
             return list(args), tuple(found)
     leaves, structure = flatten((args, kwargs))
+    # An array in a file is read as any other one.
+    leaves = [np.asarray(leaf) if type(leaf) is np.memmap else leaf for leaf in leaves]
     kinds: list[Any] = []
     for leaf in leaves:
         value = plain_value(leaf) if type(leaf) is TracedArray else leaf
@@ -56,10 +59,7 @@ def kind_of_arguments(
             kinds.append(kind)
         elif kind.__hash__ is None:
             refuse_class(kind, "A jitted function cannot take an argument that it is called with")
-            raise TypeError(
-                f"A jitted function was given a {kind.__name__}, and what is no array and no number is taken as it "
-                "is, so it has to be hashable. Give it in a container of arrays, or as text, a number or a tuple."
-            )
+            raise _refusal(kind)
         else:
             kinds.append((kind, leaf))
     for number in static:
@@ -68,6 +68,19 @@ def kind_of_arguments(
             fixed = [leaf for leaf in flatten(args[number])[0] if is_dynamic(leaf)]
             kinds.extend([(type(leaf), np.asarray(leaf).tobytes()) for leaf in fixed])
     return leaves, (structure, *kinds)
+
+
+def _refusal(kind: type) -> TraceError:
+    """Return the error for an argument of a type that is neither planned for nor compared."""
+    if issubclass(kind, np.ndarray):
+        return TraceError(
+            f"A jitted function was given a {kind.__name__}, which is more than an array of numbers: what it does is "
+            "not followed. Write np.asarray(x)."
+        )
+    return TraceError(
+        f"A jitted function was given a {kind.__name__}, and what is no array and no number is taken as it is, so it "
+        "has to be hashable. Give it in a container of arrays, or as text, a number or a tuple."
+    )
 
 
 def form_of(tree: Any, leaves: Sequence[Any]) -> Any:

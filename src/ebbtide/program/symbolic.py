@@ -114,6 +114,7 @@ class SymbolicTrace:
 
     def input(self, value: Any, name: str) -> tuple[Variable, TracedArray]:
         """Return a new variable of the type of a value, and the array that stands for it."""
+        self._refuse_objects(value, f"{name} is an array")
         variable = Variable(type_of(value), name, is_number=type(value) in PYTHON_NUMBERS)
         return variable, self.symbol(variable, _strides_of(value))
 
@@ -204,7 +205,7 @@ class SymbolicTrace:
                 f"{primitive.name}, called at {user_line()}, is opaque: the type of its result cannot be known "
                 "without data. Call it outside of the traced function, and pass the result in."
             )
-        arguments = tuple([self._inside(plain(operand)) for operand in operands])
+        arguments = tuple([self._operand(operand) for operand in operands])
         params = self._inside(dict(params or {}))
         if params.get("in_place"):
             # Whether memory is used again is decided when all is known.
@@ -256,6 +257,22 @@ class SymbolicTrace:
     def lift(self, operand: TracedArray) -> TracedArray:
         """Return what an array from outside is here."""
         return self.array(self.entry(operand))
+
+    def _operand(self, value: Any) -> Any:
+        """Return an operand as it stands in an equation."""
+        found = plain(value)
+        self._refuse_objects(found, "An operand is an array")
+        return self._inside(found)
+
+    def _refuse_objects(self, value: Any, what: str) -> None:
+        """Refuse an array of Python's objects, and one of which elements are masked."""
+        if not isinstance(value, np.ndarray) or not (value.dtype.hasobject or hasattr(value, "mask")):
+            return
+        kind = "with a mask" if hasattr(value, "mask") else f"of the type {value.dtype}"
+        raise TraceError(
+            f"{what} {kind} at {self.here()}, and programs have arrays of numbers alone. Write x.astype(float) of "
+            "objects, x.filled(0) of a masked array, or give what is in it as a list."
+        )
 
     def _inside(self, value: Any) -> Any:
         """Return a value as it stands in an equation; arrays in tuples, lists and dicts too."""
