@@ -54,5 +54,5 @@ def test_masked_arrays():
 
 def test_what_cannot_be_compared():
     """What is no array has to be hashable."""
-    with pytest.raises(TraceError, match="given a set, .* has to be hashable"):
+    with pytest.raises(TraceError, match=r"given a set, .* has to be hashable"):
         jit(lambda x, names: x)(X, {"a"})

@@ -66,6 +66,26 @@ def test_results_lie_as_in_numpy(name, given):
     assert np.allclose(grad(loss)(x), grad(loss)(np.ascontiguousarray(x)))
 
 
+BIG_ENDIAN = {
+    "nan_to_num": np.nan_to_num,
+    "ediff1d": lambda x: np.ediff1d(x, 1.0, 2.0),
+    "pad with means": lambda x: np.pad(x, 1, "mean"),
+    "pad with ramps": lambda x: np.pad(x, 2, "linear_ramp", end_values=1.5),
+    "sort": np.sort,
+}
+
+
+@pytest.mark.parametrize("function", BIG_ENDIAN.values(), ids=BIG_ENDIAN)
+def test_orders_of_bytes(function):
+    """What NumPy gives in the order of bytes of its operand has that order."""
+    x = M.astype(">f8")
+    expected = function(x)
+    assert expected.dtype == x.dtype
+    for found in (vjp(function, x)[0], jvp(function, (x,), (x,))[0], jit(function)(x)):
+        assert (found.dtype, found.tobytes()) == (expected.dtype, expected.tobytes())
+    assert np.allclose(grad(lambda x: np.sum(function(x) ** 2))(x), grad(lambda x: np.sum(function(x) ** 2))(M))
+
+
 COPIES = {
     "clip": lambda y: np.clip(y, None, None),
     "choose": lambda y: np.choose(0, [y]),

@@ -57,7 +57,7 @@ def _ediff1d(ary: Any, to_end: Any = None, to_begin: Any = None) -> Any:
     steps = np.reshape(ary, -1)
     steps = steps[1:] - steps[:-1]
     parts = [np.reshape(part, -1) for part in (to_begin, steps, to_end) if part is not None]
-    return np.astype(np.concatenate(parts), steps.dtype) if len(parts) > 1 else steps
+    return np.astype(np.concatenate(parts), type_of(ary).dtype) if len(parts) > 1 else steps
 
 
 def _trapezoid(y: Any, x: Any = None, dx: Any = 1.0, axis: int = -1) -> Any:

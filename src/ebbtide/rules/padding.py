@@ -78,7 +78,8 @@ def _part(x: Any, axis: int, first: int | None, last: int | None, step: int = 1)
 
 def _joined(x: Any, axis: int, ends: tuple[Any, Any]) -> Any:
     """Return an array between two ends, in its own dtype."""
-    return np.concatenate([ends[0].astype(x.dtype), x, ends[1].astype(x.dtype)], axis)
+    made = np.concatenate([ends[0].astype(x.dtype), x, ends[1].astype(x.dtype)], axis)
+    return made if made.dtype == x.dtype else made.astype(x.dtype)  # of another order of bytes
 
 
 def _with_values(x: Any, axis: int, width: tuple[int, int], values: Any) -> Any:

@@ -213,7 +213,8 @@ def _nan_to_num(x: Any, copy: bool = True, nan: Any = 0.0, posinf: Any = None, n
     """Return x with other numbers for nan and infinities, whose derivative is zero; without *copy* they are written."""
     made = np.where(np.isfinite(x), x, _finite(x, nan=nan, posinf=posinf, neginf=neginf))
     if copy:
-        return made
+        kind = type_of(x).dtype
+        return made if type_of(made).dtype == kind else np.astype(made, kind)  # of another order of bytes
     x[...] = made
     return x
 
