@@ -151,11 +151,6 @@ def as_value(leaf: Any, place: str) -> Any:
     others = ", or choose other argnums" if place.startswith("argument") else ""  # controls have none
     if isinstance(leaf, TracedArray) and not discrete:
         return leaf.frozen()
-    if isinstance(leaf, np.ndarray) and hasattr(leaf, "mask"):
-        raise TypeError(
-            f"Cannot differentiate with respect to {place}: it is a masked array, and its mask would be lost. Write "
-            "x.filled(0), and np.where(mask, 0, x) in the function."
-        )
     if discrete or isinstance(leaf, (bool, int, np.integer, np.bool_)):
         write = f"float({leaf})" if isinstance(leaf, (bool, int, np.generic)) else "x.astype(float)"
         raise TypeError(

@@ -367,11 +367,9 @@ def unbroadcast(value: Any, kind: ArrayType) -> Any:
     if shape == kind.shape:
         return value if value.dtype is kind.dtype else matched(value, kind)
     extra = len(shape) - len(kind.shape)
-    axes = tuple(range(extra)) + tuple([
-        extra + k for k, n in enumerate(kind.shape) if n == 1 and shape[extra + k] != 1
-    ])
-    value = np.sum(value, axis=axes, keepdims=True)
-    return matched(np.reshape(value, kind.shape), kind)
+    ones = [extra + k for k, n in enumerate(kind.shape) if n == 1 and shape[extra + k] != 1]
+    axes = (*range(extra), *ones)
+    return matched(np.reshape(np.sum(value, axis=axes, keepdims=True), kind.shape), kind)
 
 
 def broadcast_type(function: Callable[..., Any], *kinds: ArrayType) -> ArrayType:

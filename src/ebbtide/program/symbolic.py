@@ -265,14 +265,12 @@ class SymbolicTrace:
         return self._inside(found)
 
     def _refuse_objects(self, value: Any, what: str) -> None:
-        """Refuse an array of Python's objects, and one of which elements are masked."""
-        if not isinstance(value, np.ndarray) or not (value.dtype.hasobject or hasattr(value, "mask")):
-            return
-        kind = "with a mask" if hasattr(value, "mask") else f"of the type {value.dtype}"
-        raise TraceError(
-            f"{what} {kind} at {self.here()}, and programs have arrays of numbers alone. Write x.astype(float) of "
-            "objects, x.filled(0) of a masked array, or give what is in it as a list."
-        )
+        """Refuse an array of Python's objects."""
+        if isinstance(value, np.ndarray) and value.dtype.hasobject:
+            raise TraceError(
+                f"{what} of the type {value.dtype} at {user_line()}, and programs have arrays of numbers alone. Write "
+                "x.astype(float), or give what is in it as a list."
+            )
 
     def _inside(self, value: Any) -> Any:
         """Return a value as it stands in an equation; arrays in tuples, lists and dicts too."""

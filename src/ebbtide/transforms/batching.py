@@ -131,8 +131,6 @@ def _checked_axis(whole: Any, leaf: Any, axis: int, place: str) -> int:
             f"vmap cannot take members from {name}, a vector of a registered type, which has no axes. Give it "
             "in_axes=None, or an array."
         )
-    if isinstance(leaf, np.ndarray) and hasattr(leaf, "mask"):
-        raise TypeError(f"vmap cannot take members from {name}, a masked array. Give it x.filled(0), and the mask.")
     is_array = isinstance(leaf, (np.ndarray, TracedArray)) and leaf.dtype.kind in "fciub"
     refuse_class(type(leaf), f"vmap cannot take members from {name}")
     if not is_array and not isinstance(leaf, (np.generic, bool, int, float, complex)):
