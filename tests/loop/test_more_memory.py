@@ -63,6 +63,14 @@ def test_more_memory_takes_few_steps_more(step: str, loss: str, disk: float) -> 
     assert ran > 4
 
 
+def test_a_loop_that_plans_again_leaves_room_for_the_record_of_what_comes_after_it() -> None:
+    """It was not counted until it was there: a plan that lacked 776 bytes gave up a snapshot, and ran 194 steps."""
+    budget = Budget(memory=int(6.2 * U.nbytes), disk=int(8.2 * U.nbytes))
+    with profile() as p:
+        grad(lambda u: LOSSES["three"](timeloop(STEPS["logistic"], u, 40, costs=COSTS)), budget=budget)(U)
+    assert p.steps_forward <= 160
+
+
 def test_what_code_before_a_loop_saved_goes_to_disk_where_that_saves_steps() -> None:
     """
     It is written once and read once, and a restart state in its place saves many steps.

@@ -18,8 +18,8 @@ def claim(region: Any, ledger: Ledger, lenders: list[Lender], held: int, sizes: 
     Let the loops before one more give up what is more than their share; return how many bytes.
 
     Loops that run one after the other have equal shares of what they can give up and of what is left beside the sweep
-    of a step. What their last steps saved goes where fewer steps run again for it than without; of many processes each
-    would find that otherwise, and none does it.
+    of a step; loops in their steps are asked first. What their last steps saved goes where fewer steps run again for it
+    than without; of many processes each would find that otherwise, and none does it.
 
     Args:
         region: The region of the steps of the one more.
