@@ -46,7 +46,7 @@ def test_masked_arrays():
         grad(f)(MASKED)
     with pytest.raises(TraceError, match="members from argument 0: it is a masked array"):
         vmap(f)(MASKED[None])
-    with pytest.raises(TraceError, match=r"called with: it is a masked array, .* x\.filled\(0"):
+    with pytest.raises(TraceError, match=r"one of its arguments: it is a masked array, .* x\.filled\(0"):
         jit(f)(MASKED)
     with pytest.raises(TraceError, match=r"with this operand at .* it is a masked array, .* x\.filled\(0"):
         jit(lambda x: np.sum(x * MASKED))(X)

@@ -162,6 +162,17 @@ def test_functions_of_matrices():
             jit(function)(turned)
 
 
+@pytest.mark.parametrize("power", [0, 2, -1])
+def test_whole_powers_of_integers(power):
+    """Products of integers are integers, as SciPy's are; an inverse is not."""
+    a = np.array([[2, 1], [1, 1]])
+    expected = original.fractional_matrix_power(a, power)
+    raised = lambda a: linalg.fractional_matrix_power(a, power)
+    for found in (jit(raised)(a), vmap(raised)(a[None])[0]):
+        assert found.dtype == expected.dtype
+        np.testing.assert_allclose(found, expected, rtol=1e-12)
+
+
 @pytest.mark.parametrize(
     "function",
     [linalg.logm, linalg.sqrtm, linalg.expm, *[lambda x, t=t: linalg.fractional_matrix_power(x, t) for t in (0.5, 2)]],

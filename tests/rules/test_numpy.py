@@ -90,6 +90,20 @@ def test_numbers_take_the_precision_of_arrays(function):
         assert np.allclose(gradient, grad(loss)(X))
 
 
+def test_a_number_that_does_not_fit_is_refused():
+    """A Python number takes the dtype of the arrays beside it, where it would be another one: an error, as in NumPy."""
+    few = np.array([1, 2], np.int8)
+    with pytest.raises(OverflowError):
+        jit(lambda n: enp.r_[n, 300])(few)
+    np.testing.assert_array_equal(jit(lambda n: enp.r_[n, 30])(few), [1, 2, 30])
+
+
+def test_a_choice_of_one_array_of_any_kind():
+    """Its result is a new array, of booleans as of numbers."""
+    chosen = jit(lambda n: np.choose(n, [np.array([True, False])], mode="clip"))(np.array([1, 0]))
+    np.testing.assert_array_equal(chosen, [True, False])
+
+
 def test_arrays_of_lists():
     """Nested lists of traced and plain numbers are an array, whose elements have their own derivatives."""
 

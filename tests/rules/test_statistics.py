@@ -297,3 +297,10 @@ def test_covariance_of_two_arrays_in_columns():
         value, pullback = vjp(lambda x, y=y: np.cov(x, y, rowvar=False), M[:, 0])
         assert np.array_equal(value, np.cov(M[:, 0], y, rowvar=False))
         assert pullback(np.eye(2))[0].shape == (3,)
+
+
+def test_differences_of_a_list_beside_a_traced_end():
+    """The elements may be a list, as what is put behind them is traced."""
+    x = np.array([2.0, 3.0])
+    np.testing.assert_array_equal(jit(lambda x: np.ediff1d([1.0, 2.0, 4.0], to_end=x))(x), [1.0, 2.0, 2.0, 3.0])
+    np.testing.assert_array_equal(grad(lambda x: np.sum(np.ediff1d([1.0, 2.0, 4.0], to_end=x) ** 2))(x), 2 * x)

@@ -575,3 +575,21 @@ def test_nothing_is_left_behind():
         lambda x: vmap(lambda x, k: x[k])(x, np.array([0, 1, 1])),
     )
     check_leaves_nothing((*calls, refused), X)
+
+
+@pytest.mark.parametrize("write", [
+    lambda a: a.__setitem__(0, 0.0), lambda a: np.put(a, [0], 0.0), lambda a: np.fill_diagonal(a, 0.0),
+], ids=["index", "put", "fill_diagonal"])  # fmt: skip
+def test_members_of_a_batch_that_is_read_only_are_written_each(write):
+    """Members of a batch that cannot be written are their own, and it stays as it is; the first was taken for all."""
+    batch = np.random.default_rng(3).normal(size=(4, 2, 2))
+    given = np.frombuffer(batch.tobytes()).reshape(batch.shape)
+
+    def f(a):
+        write(a)
+        return np.sum(a**2)
+
+    expected = [f(member.copy()) for member in batch]
+    np.testing.assert_allclose(vmap(f)(given), expected)
+    np.testing.assert_array_equal(given, batch)
+    np.testing.assert_allclose(vmap(grad(f))(given), [grad(f)(member) for member in batch])

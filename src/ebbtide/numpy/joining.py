@@ -39,9 +39,11 @@ class Joined:
             axis, ndmin, place = (*numbers, *(axis, ndmin, place)[len(numbers) :])
             parts = parts[1:]
         made = [_widened(part, ndmin, place) for part in parts]
-        # A Python number takes the dtype of the others, as everywhere.
+        # A Python number takes the dtype of the others, as everywhere, and is an error where it does not fit.
         kinds = [part if type(part) in PYTHON_NUMBERS else one.dtype for part, one in zip(parts, made, strict=True)]
-        return np.concatenate(made, axis=axis, dtype=np.result_type(*kinds))
+        dtype = np.result_type(*kinds)
+        parts = [np.asarray(part, dtype) if type(part) in PYTHON_NUMBERS else part for part in parts]
+        return np.concatenate([_widened(part, ndmin, place) for part in parts], axis=axis, dtype=dtype)
 
 
 def _widened(part: Any, ndmin: int, place: int) -> Any:

@@ -58,7 +58,7 @@ def kind_of_arguments(
         elif kind in _NUMBERS or isinstance(value, np.inexact):
             kinds.append(kind)
         elif kind.__hash__ is None:
-            refuse_class(kind, "A jitted function cannot take an argument that it is called with")
+            refuse_class(kind, "A jitted function cannot take one of its arguments")
             raise _refusal(kind)
         else:
             kinds.append((kind, leaf))

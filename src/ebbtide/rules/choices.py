@@ -58,7 +58,7 @@ def choose(a: Any, choices: Any, out: Any = None, mode: str = "raise") -> Any:
     else:
         numbers = np.mod(numbers, count) if mode == "wrap" else np.clip(numbers, 0, count - 1)
     shape = np.broadcast_shapes(numbers.shape, *[np.shape(option) for option in options])
-    made: Any = options[-1] if count > 1 else np.positive(options[0])
+    made: Any = options[-1] if count > 1 else np.where(np.equal(numbers, 0), options[0], options[0])
     for k in range(count - 2, -1, -1):
         made = np.where(np.equal(numbers, k), options[k], made)
     return placed(_filled(made, shape, _common_dtype(options)), out, "choose")

@@ -54,6 +54,7 @@ def diff(a: Any, n: int = 1, axis: int = -1, prepend: Any = None, append: Any = 
 
 def _ediff1d(ary: Any, to_end: Any = None, to_begin: Any = None) -> Any:
     """Return the differences of all elements in line, with what is put before and behind."""
+    ary = ary if type(ary) is TracedArray else np.asarray(ary)
     steps = np.reshape(ary, -1)
     steps = steps[1:] - steps[:-1]
     parts = [np.reshape(part, -1) for part in (to_begin, steps, to_end) if part is not None]

@@ -136,8 +136,9 @@ def _write_members(base: Any, value: Any, index: tuple[Any, ...], in_place: bool
     value, front = widened(value, ndim), _in_front(index)
     value = np.moveaxis(value, 0, front) if front else value
     if type(base) is np.ndarray and not base.flags.writeable:
-        # What was the same for all members; each lies as it did.
-        base, in_place = np.stack([base[0]] * len(base)) if len(base) else np.array(base), True
+        # What is the same for all members lies in each as it did; what is not is the user's, and stays as it is.
+        is_same = len(base) > 0 and base.strides[0] == 0
+        base, in_place = np.stack([base[0]] * len(base)) if is_same else np.array(base), True
     return (primitive or _write).bind((base, value), {"index": (slice(None), *index), "in_place": in_place})
 
 

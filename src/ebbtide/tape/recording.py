@@ -92,7 +92,8 @@ class Recording:
             if self.tape.level > 1:  # the sweep of an inner gradient is a part of the phase around it
                 ledger.phase = before
         kinds = [leaf.type for leaf in self.leaves]
-        finished = [_finished(v, o, k, a) for (v, o), k, a in zip(found, kinds, self.are_arrays, strict=True)]
+        found.reverse()  # each goes when it is finished: one that is not ours is copied
+        finished = [_finished(*found.pop(), k, a) for k, a in zip(kinds, self.are_arrays, strict=True)]
         result = []
         for structure in self.structures:
             result.append(unflatten(structure, finished[: structure.num_leaves]))

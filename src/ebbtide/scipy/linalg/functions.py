@@ -42,7 +42,7 @@ def _checked(name: str, original: Callable[..., Any], infer: Callable[..., Array
         out = original(a, **params)
         if known:
             return out
-        if out.dtype.kind != a.dtype.kind:
+        if out.dtype.kind == "c" and a.dtype.kind != "c":
             raise np.linalg.LinAlgError(
                 f"scipy.linalg.{name} of a real matrix is complex here, which was not known when it was traced without "
                 "values. Write it of np.astype(a, complex)."
@@ -62,8 +62,10 @@ def _double(**params: Any) -> Any:
 
 
 def _of_power(t: float, **params: Any) -> Any:
-    """Return the least dtype of a power: whole ones are products, others are computed with logarithms."""
-    return np.float32 if t.is_integer() else np.float64
+    """Return the least dtype of a power: whole ones are products, or inverses, and others need logarithms."""
+    if not t.is_integer():
+        return np.float64
+    return np.bool_ if t >= 0 else np.float32
 
 
 def _function(
@@ -330,7 +332,6 @@ def solve_discrete_lyapunov(a: Any, q: Any, method: str | None = None) -> Any:
         A record saves a and the result.
     """
     return _discrete.bind((as_array(a), as_array(q)), {"method": method})
-
 
 
 def _same_type(kind: ArrayType, **params: Any) -> ArrayType:
