@@ -15,6 +15,7 @@ from ebbtide.arrays.views import bottom
 from ebbtide.machine import Heap
 from ebbtide.tape.account import Account
 from ebbtide.tape.node import Node
+from ebbtide.tape.overhead import ARGUMENT_BYTES
 from ebbtide.tape.record import Tape
 from ebbtide.tape.sweep import sweep
 
@@ -52,6 +53,8 @@ class Recording:
             full[k] = unflatten(structure, traced)
             del traced, leaves, values
         self.leaves = [array._node for array in arrays]
+        if self.tape.pager is not None:
+            self.tape.pager.overhead.count(max(0, len(arrays) - 1) * ARGUMENT_BYTES)
         del arrays
         try:
             traces = (*context.traces, self.tape)
