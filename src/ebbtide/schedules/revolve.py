@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cache, partial
 from itertools import pairwise
 from math import comb
 from typing import final
@@ -156,11 +155,14 @@ def keep_best(held: list[int], end: int, state: int | None, snapshots: int) -> l
             if best is None or left <= best[0]:
                 best = left, kept
         after: dict[int, tuple[int, list[int]]] = {}
-        # For one number of slots at a time: of all of them 60 snapshots took 470 KB, while room was made.
-        count = cache(partial(count_forward, snapshots=slots))
+        # Of gaps, for one number of slots at a time: of all of them 60 snapshots took 470 KB, while room was made.
+        costs: dict[int, int] = {}
         for place in range(1, len(held)):
-            before = ((last, cost) for last, (cost, _) in ways.items() if last < place)
-            sums = [(cost + count(held[place] - held[last]), last) for last, cost in before]
+            sums = []
+            for last in [last for last in ways if last < place]:
+                gap = held[place] - held[last]
+                costs[gap] = costs[gap] if gap in costs else count_forward(gap, slots)
+                sums.append((ways[last][0] + costs[gap], last))
             if sums:
                 least, last = min(sums)
                 after[place] = least, [*ways[last][1], place]
