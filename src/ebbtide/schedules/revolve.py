@@ -158,7 +158,7 @@ def keep_best(held: list[int], end: int, state: int | None, snapshots: int) -> l
         # Of gaps, for one number of slots at a time: of all of them 60 snapshots took 470 KB, while room was made.
         costs: dict[int, int] = {}
         for place in range(1, len(held)):
-            sums = []
+            sums = list[tuple[int, int]]()
             for last in [last for last in ways if last < place]:
                 gap = held[place] - held[last]
                 costs[gap] = costs[gap] if gap in costs else count_forward(gap, slots)
