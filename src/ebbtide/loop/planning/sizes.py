@@ -14,7 +14,7 @@ from ebbtide.storage.extents import round_up
 # loop, 20 KiB more in the first call of a function (with 42 KiB a call took 46.8 KiB at a least of 46.5), and
 # 620 to 700 bytes for a snapshot's entries; on disk 720 to 910 (`LISTED` is what that is more), and 330 to 750 for
 # those of what a step saved, beside the step's own.
-RESERVE = 42 * 1024 + 640
+RESERVE = 42 * 1024 + 512
 RESERVE_PER_SNAPSHOT = 704
 LISTED, LEFT_BEHIND = 224, 800
 # Of a profile, whose lines and source texts are in no budget: measured 22 KiB to 75 KiB on Runge-Kutta steps.
