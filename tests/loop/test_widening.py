@@ -20,7 +20,7 @@ from ebbtide.schedules import Mixed, StoreAll
 U = np.linspace(0.2, 1.1, 16384)
 STATE = U.nbytes
 # Each of these was refused or passed its budget at one of the multiples, before loops kept a way back.
-SEEDS = range(300) if FULL else (3, 10, 11, 14, 17, 20, 25, 46, 54, 272)
+SEEDS = range(300) if FULL else (3, 10, 11, 14, 17, 20, 25, 46, 54)
 MULTIPLES = (1.0, 1.07, 1.2, 1.35, 1.6, 2.0, 2.6, 3.5)
 OPERATIONS: tuple[Callable[[Any], Any], ...] = (
     lambda u: u + 0.01 * np.sin(u), lambda u: u * (1 - 0.001 * np.cos(u)), lambda u: np.maximum(u, 0.5 * u * u),
@@ -144,10 +144,6 @@ DISKS = (
 )  # fmt: skip
 
 
-# Their one wide step is among the last to be seen, when the initial state has gone for what the first steps saved.
-WITHOUT_WAY_BACK = {("rows", 10, 0), ("pairs", 9, 0)}
-
-
 @pytest.mark.parametrize(("way", "seed", "disk"), DISKS)
 @pytest.mark.filterwarnings("ignore:The .* values of step .* of a time loop are lost:RuntimeWarning")
 def test_budgets_are_kept_in_all_loops(way: str, seed: int, disk: int, tmp_path: Path) -> None:
@@ -166,7 +162,7 @@ def test_budgets_are_kept_in_all_loops(way: str, seed: int, disk: int, tmp_path:
     least = find_least(bounded)
     for memory in [int(least * multiple) for multiple in MULTIPLES]:
         found: list[Any] = []
-        with suppress(BudgetError) if disk or (way, seed, disk) in WITHOUT_WAY_BACK else nullcontext():
+        with suppress(BudgetError) if disk else nullcontext():
             assert peak_bytes(lambda: found.append(bounded(memory))) - alone <= memory
             assert [g.tobytes() for g in found[0]] == [g.tobytes() for g in expected]
     assert list(tmp_path.iterdir()) == []
