@@ -28,7 +28,7 @@ class InWork:
 
     def begin(self, outer: Any, *, bounded: bool) -> None:
         """Begin with a step, in code whose pager is *outer*; within a bound what is held most counts from now."""
-        ledger = self._ledger
+        ledger, self._given_up = self._ledger, {SAVED: 0, SNAPSHOTS: 0}
         self._mark, self._paged = ledger.mark(), 0 if outer is None else outer.paged
         if bounded:
             self._peak, ledger.peak = ledger.peak, ledger.live
@@ -56,10 +56,12 @@ class InWork:
         """Take what the loop gives up in the block for no part of the step."""
         self.since(rule)
         before = self._ledger.mark()
-        yield
-        after = self._ledger.mark()
-        self._mark = self._mark.without(before.saved - after.saved, before.snapshots - after.snapshots)
-        self._paged = paged_outside(rule.stepper.region)
+        try:
+            yield
+        finally:
+            after = self._ledger.mark()
+            self._mark = self._mark.without(before.saved - after.saved, before.snapshots - after.snapshots)
+            self._paged = paged_outside(rule.stepper.region)
 
     def most_held(self) -> int:
         """Return the most that was held since the step began, by the ledger; 0 of one that is there already."""
