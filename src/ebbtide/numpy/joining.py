@@ -38,12 +38,11 @@ class Joined:
             numbers = [int(n) for n in parts[0].split(",")]  # 'r' and 'c' make matrices, which there are none of
             axis, ndmin, place = (*numbers, *(axis, ndmin, place)[len(numbers) :])
             parts = parts[1:]
-        made = [_widened(part, ndmin, place) for part in parts]
         # A Python number takes the dtype of the others, as everywhere, and is an error where it does not fit.
-        kinds = [part if type(part) in PYTHON_NUMBERS else one.dtype for part, one in zip(parts, made, strict=True)]
-        dtype = np.result_type(*kinds)
-        parts = [np.asarray(part, dtype) if type(part) in PYTHON_NUMBERS else part for part in parts]
-        return np.concatenate([_widened(part, ndmin, place) for part in parts], axis=axis, dtype=dtype)
+        made = [part if type(part) in PYTHON_NUMBERS else _widened(part, ndmin, place) for part in parts]
+        dtype = np.result_type(*[one if type(one) in PYTHON_NUMBERS else one.dtype for one in made])
+        made = [_widened(np.asarray(x, dtype), ndmin, place) if type(x) in PYTHON_NUMBERS else x for x in made]
+        return np.concatenate(made, axis=axis, dtype=dtype)
 
 
 def _widened(part: Any, ndmin: int, place: int) -> Any:
