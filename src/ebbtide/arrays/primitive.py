@@ -345,7 +345,7 @@ def plain(operand: Any) -> Any:
     if made is not None and not made.dtype.hasobject:
         return made
     write = "Declare what you do with ebbtide.primitive." if known else "Convert it to a NumPy array first."
-    raise TraceError(f"An unsupported operand: a traced array does not combine with a {type(operand).__name__}. {write}")
+    raise TraceError(f"An unsupported operand: cannot combine a traced array with a {type(operand).__name__}. {write}")
 
 
 def matched(value: Any, kind: ArrayType) -> Any:
