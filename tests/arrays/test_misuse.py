@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+import operator
+from typing import Any
 
 import numpy as np
 import pytest
 import scipy.linalg
 
-from ebbtide import EbbtideError, TraceError, grad, jvp, stop_gradient
+from ebbtide import EbbtideError, TraceError, grad, jit, jvp, stop_gradient
 
 
 def assign_element(x, dtype=float):
@@ -121,6 +123,39 @@ def test_errors_name_the_line(change, error, message):
     with pytest.raises(error, match=message) as caught:
         grad(lambda x: np.sum(change(x)))(np.ones(3))
     assert f"{__file__}:" in str(caught.value)
+
+
+class OwnOperators:
+    """A type that wants its own operators asked, as it tells NumPy's arrays."""
+
+    __array_ufunc__ = None
+
+    def __eq__(self, other: object) -> Any:
+        return "its own", type(other) is not np.ndarray
+
+    __hash__ = None  # type: ignore[assignment]
+    __lt__ = __le__ = __ne__ = __gt__ = __ge__ = __eq__
+
+
+@pytest.mark.parametrize("transform", [grad, jit], ids=["grad", "jit"])
+@pytest.mark.parametrize("compare", [operator.eq, operator.ne, operator.lt, operator.le, operator.gt, operator.ge])
+def test_comparisons_with_what_is_no_number(compare, transform):
+    """With None and text they are NumPy's; a type that wants its own operators gets them, and the traced array."""
+    plain, found = np.array([1.0, 2.0]), []
+
+    def answer(x: Any, other: Any) -> Any:
+        try:
+            return compare(x, other)
+        except TypeError:
+            return "no order"
+
+    others = (None, "text", b"bytes", OwnOperators())
+    transform(lambda x: (found.extend([answer(x, other) for other in others]), np.sum(x))[1])(plain)
+    for got, other in zip(found, others[:3], strict=False):
+        expected = answer(plain, other)
+        assert type(got) is type(expected)
+        assert np.array_equal(got, expected)
+    assert found[3] == ("its own", True)
 
 
 def test_numbers_without_a_derivative():

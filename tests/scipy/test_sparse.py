@@ -78,6 +78,9 @@ def test_what_is_no_product(transform):
         transform(lambda x: np.sum(x + A))(X)
     with pytest.raises(TraceError, match=r"with a csr_array\. Convert it to a NumPy array first"):
         transform(lambda x: np.sum(x @ plain_of("csr")))(X)
+    for product in (lambda x: plain_of("csr") @ x, lambda x: x @ plain_of("csr"), lambda x: plain_of("csr").dot(x)):
+        with pytest.raises(TraceError, match=r"rite A = ebbtide\.scipy\.sparse\.csr_array\(A\)"):
+            transform(lambda x, f=product: np.sum(f(x)))(X)
 
 
 @pytest.mark.parametrize("form", FORMATS)

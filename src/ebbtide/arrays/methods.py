@@ -31,6 +31,20 @@ def binary(ufunc: Any) -> tuple[Any, Any, Any]:
     return forward, reflected, in_place
 
 
+def comparison(operator: Any, ufunc: np.ufunc) -> Any:
+    """Return the method of an operator that compares; with what is no number it gives what it does of plain arrays."""
+    forward = binary(ufunc)[0]
+
+    def compared(self: Any, other: Any) -> Any:
+        if other is None or isinstance(other, (str, bytes)):
+            return operator(np.broadcast_to(np.zeros((), self.dtype), self.shape), other)
+        if getattr(type(other), "__array_ufunc__", other) is None:
+            return NotImplemented
+        return forward(self, other)
+
+    return compared
+
+
 def unary(ufunc: np.ufunc) -> Any:
     """Return the operator method of a ufunc with one operand."""
 

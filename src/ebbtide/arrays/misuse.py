@@ -13,6 +13,7 @@ from ebbtide.arrays.registry import HANDLERS
 from ebbtide.errors import RuleMissingError, TraceError
 
 _STORE = "to write traced values into an array, make it with np.zeros_like(x) or np.zeros(shape, like=x)"
+_SPARSE = "A = ebbtide.scipy.sparse.csr_array(A), whose products with traced arrays have derivatives"
 
 
 def no_rule(function: Any, place: str, method: str = "") -> RuleMissingError:
@@ -72,8 +73,22 @@ def refuse_class(kind: type, what: str = "") -> None:
         )
 
 
+def no_operand(operand: Any, *, known: bool) -> TraceError:
+    """Return the error for an operand that is no array; one of a type that is *known* is a vector of a user's own."""
+    instead = "Declare what you do with ebbtide.primitive." if known else "Convert it to a NumPy array first."
+    if type(operand).__module__.startswith("scipy.sparse"):
+        instead = f"Convert it to a NumPy array first, or write {_SPARSE}."
+    kind = type(operand).__name__
+    return TraceError(f"An unsupported operand: cannot combine a traced array with a {kind}. {instead}")
+
+
 def as_array() -> TraceError:
     """Return the error for a traced array that has to become a plain one, as `np.array([x, y])` makes it."""
+    if "/scipy/sparse/" in sys._getframe(2).f_code.co_filename:
+        return TraceError(
+            f"A sparse matrix of SciPy takes no traced array (at {user_line()}): its derivative would be lost. Write "
+            f"{_SPARSE}, and solvers of ebbtide.scipy.sparse.linalg."
+        )
     return TraceError(
         f"A traced array cannot become a plain one (at {user_line()}): its derivative would be lost. "
         "For np.array([x, y]), np.asarray, np.full, np.arange and np.r_ write ebbtide.numpy.array([x, y]), and so on; "

@@ -19,10 +19,10 @@ import numpy as np
 
 from ebbtide.arrays.array_type import ArrayType, type_of
 from ebbtide.arrays.context import current_or_none
-from ebbtide.arrays.misuse import refuse_class
+from ebbtide.arrays.misuse import no_operand, refuse_class
 from ebbtide.arrays.spaces import SPACES
 from ebbtide.arrays.traced import TracedArray
-from ebbtide.errors import RuleMissingError, TraceError
+from ebbtide.errors import RuleMissingError
 
 # Who owns what a rule returns. FRESH: a new array, ours to add into. PASSED: the cotangent itself, a view
 # of it, or a new array; the sweep looks which. BORROWED: memory of somebody else; never written.
@@ -344,8 +344,7 @@ def plain(operand: Any) -> Any:
     made = None if speaks else np.asarray(operand)
     if made is not None and not made.dtype.hasobject:
         return made
-    write = "Declare what you do with ebbtide.primitive." if known else "Convert it to a NumPy array first."
-    raise TraceError(f"An unsupported operand: cannot combine a traced array with a {type(operand).__name__}. {write}")
+    raise no_operand(operand, known=known)
 
 
 def matched(value: Any, kind: ArrayType) -> Any:

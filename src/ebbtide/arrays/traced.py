@@ -12,7 +12,7 @@ import numpy as np
 from ebbtide.arrays import misuse
 from ebbtide.arrays.keywords import with_keywords
 from ebbtide.arrays.location import user_line
-from ebbtide.arrays.methods import binary, method, unary
+from ebbtide.arrays.methods import binary, comparison, method, unary
 from ebbtide.arrays.outputs import into, partly
 from ebbtide.arrays.registry import HANDLERS, declare_further
 from ebbtide.arrays.views import Sharing, bottom, refresh, replace, same_view, write
@@ -365,10 +365,12 @@ class TracedArray:
     __xor__, __rxor__ = binary(np.bitwise_xor)[:2]
     __lshift__, __rlshift__ = binary(np.left_shift)[:2]
     __rshift__, __rrshift__ = binary(np.right_shift)[:2]
-    __lt__, __gt__ = binary(np.less)[:2]
-    __le__, __ge__ = binary(np.less_equal)[:2]
-    __eq__ = binary(np.equal)[0]
-    __ne__ = binary(np.not_equal)[0]
+    __lt__ = comparison(operator.lt, np.less)
+    __le__ = comparison(operator.le, np.less_equal)
+    __gt__ = comparison(operator.gt, np.greater)
+    __ge__ = comparison(operator.ge, np.greater_equal)
+    __eq__ = comparison(operator.eq, np.equal)
+    __ne__ = comparison(operator.ne, np.not_equal)
     __neg__ = unary(np.negative)
     __pos__ = unary(np.positive)
     __abs__ = unary(np.absolute)
