@@ -471,6 +471,29 @@ def test_users_primitives():
         vmap(primitive(lambda x: x, batch=lambda mapped, x: np.sum(x)))(X)
 
 
+def masked(x):
+    """Write an element, which is a view, where a mask says: the value is one for all places of a member."""
+    u = x * 1.0
+    u[x > 0.5] = u[0]
+    return u
+
+
+def test_a_mask_of_each_member_takes_a_view():
+    """A view of the array that is written is a value like another; one with axes is refused with what to write."""
+    close(vmap(masked)(X), np.stack([masked(x) for x in X]))
+    slopes = np.stack([grad(lambda x: np.sum(masked(x) ** 2))(x) for x in X])
+    close(vmap(grad(lambda x: np.sum(masked(x) ** 2)))(X), slopes)
+
+    def part(x):
+        u = x * 1.0
+        u[x > 0.5] = u[:1]
+        return u
+
+    for call in (lambda: vmap(part)(X), lambda: jit(part)(X[0])):
+        with pytest.raises(TraceError, match=r"test_batching\.py.*np\.where\(mask"):
+            call()
+
+
 def counted(x):
     """Use a function without a rule."""
     return np.setxor1d(x, x)

@@ -273,8 +273,8 @@ def same_view(value: Any, target: TracedArray, index: Any) -> bool:
     if primitive.name != "getitem" or steps != [(p.name, q) for p, q in mine.path]:
         return False
     written = HANDLERS[normal_index](index)
-    # A view has a basic index; to compare it with an array would compare elements.
-    return not any(isinstance(part, np.ndarray) for part in written) and params["index"] == written
+    # A view has a basic index; to compare it with an array, plain or traced, would compare elements.
+    return not any(hasattr(part, "__array_function__") for part in written) and params["index"] == written
 
 
 def normal_index(index: Any) -> Any:
