@@ -69,11 +69,12 @@ def test_schedule_that_is_none(schedule):
 @pytest.mark.parametrize(
     ("option", "error"),
     [({"storage": "disk"}, TypeError), ({"budget": 10**6}, TypeError), ({"costs": 1.0}, TypeError),
-     ({"resume_every": "5"}, ValueError), ({"resume_every": -1}, ValueError)],
+     ({"resume_every": "5"}, ValueError), ({"resume_every": -1}, ValueError), ({"resume": 5}, TypeError),
+     ({"resume": ""}, StorageError)],
     ids=str,
 )  # fmt: skip
 def test_options_that_are_none(option, error):
-    """What is no storage, no budget, no costs and no interval is refused with its value, differentiated or not."""
+    """What is no storage, budget, costs, interval or directory is refused with its value, differentiated or not."""
     for call in (run, lambda step, **options: timeloop(step, U0, STEPS, **options)):
         with pytest.raises(error, match=re.escape(repr(*option.values()))):
             call(lambda u, i: u, **option)

@@ -14,7 +14,7 @@ from ebbtide.arrays.context import current
 from ebbtide.arrays.functions import check_call, check_function
 from ebbtide.arrays.location import user_line
 from ebbtide.arrays.traced import TracedArray
-from ebbtide.budget import check_budget
+from ebbtide.budget import check_budget, parse_directory
 from ebbtide.errors import ScheduleError
 from ebbtide.loop.stepping.collect import emit, stacked
 from ebbtide.loop.stepping.every import every
@@ -162,6 +162,8 @@ def check_arguments(steps: int, leaves: list[Any], inputs: Any, options: Options
         if given is not None and not isinstance(given, kind):
             raise TypeError(f"{name}= takes an ebbtide {kind.__name__}, not {given!r}.")
     check_budget(options.budget)
+    if options.resume is not None:
+        parse_directory(options.resume, "resume=", "a run that is not resumed")
     every(options.resume_every)
     whole = isinstance(collect_every, (int, np.integer)) and not isinstance(collect_every, bool)
     if collect_every is not None and (not whole or collect_every < 1):
