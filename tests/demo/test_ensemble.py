@@ -31,6 +31,15 @@ def test_trains_and_reports(capsys, monkeypatch):
     assert accuracy > 0.5  # one digit in ten would be right by chance
 
 
+def test_accuracy_is_that_after_the_steps_asked_for(capsys, monkeypatch):
+    """The steps whose bytes are watched train on; what is reported is what as many steps as were asked for learn."""
+    pytest.importorskip("sklearn", reason="its digits are the data of the demo")
+    hidden(monkeypatch, "torch")
+    main(["demo", "ensemble", "--networks", "2", "--steps", "2", "--batch", "4"])
+    printed = capsys.readouterr().out
+    assert float(printed.partition("accuracy of their mean prediction")[2].split()[0]) < 0.4
+
+
 def test_networks_are_as_if_alone():
     """Each of several networks has after some steps the parameters that it has alone, with the same rows."""
     pytest.importorskip("sklearn", reason="its digits are the data of the demo")

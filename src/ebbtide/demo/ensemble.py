@@ -207,8 +207,9 @@ def run(options: Options) -> int:
             values = ensemble.step()
         seconds = (time.perf_counter() - start) / options.steps
     last = float(np.mean(values))
-    net, blocks, peak = _allocated(ensemble.step)
+    # Before the steps whose bytes are watched, which train on.
     each, together = ensemble.accuracies()
+    net, blocks, peak = _allocated(ensemble.step)
     error = ensemble.slope_error()
     print(f"\n  time per step of all networks      {1e3 * seconds:10.3f} ms")
     print(f"  mean loss, first and last step     {first:10.4f} {last:10.4f}")
