@@ -63,7 +63,8 @@ class BudgetError(EbbtideError, MemoryError):
 
     Args:
         message: What is wrong, because of what, and what to do.
-        least: The least number of bytes of memory at which the call runs.
+        least: The least number of bytes of memory at which the call runs, by what is known when it is refused; of a
+            schedule that was asked for what following it as it is takes, though less may do.
         least_disk: Where the disk is what is short: the bytes of it that the call needs with that memory; else 0.
     """
 
