@@ -37,7 +37,8 @@ def parse_bytes(quantity: int | str) -> int:
         The number of bytes, rounded down.
 
     Raises:
-        ValueError: The text is not a number followed by a unit, or the number is negative, or larger than all files.
+        ValueError: The text is not a number, alone or followed by a unit, or the number is negative, no int, or larger
+            than all files.
 
     Example:
         >>> parse_bytes("64 MiB"), parse_bytes("1.5kB"), parse_bytes(12)

@@ -104,7 +104,7 @@ def timeloop(
             None for as often as takes 2 % of the time.
         verify: Whether to check that steps that run again have the same input and lead to the same state and output.
         collect_every: Collect garbage each time after this many steps; for user code with reference cycles.
-        progress: Whether to show a bar for the forward and one for the reverse sweep.
+        progress: Whether to show a bar for the forward and one for the reverse sweep; None for none.
 
     Returns:
         The final state, or (final state, outputs), each leaf of the outputs stacked on a new first axis.

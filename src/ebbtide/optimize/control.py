@@ -36,7 +36,7 @@ class Control:
     Raises:
         TypeError: A leaf of the value is no floating-point or complex array or number, or *riesz* is a function of
             something else.
-        ValueError: The weights do not fit the value, or are not positive.
+        ValueError: The value has no leaves; or the weights do not fit it, or are not positive.
 
     Memory:
         Refers to the value and to the weights.
@@ -86,13 +86,14 @@ class Control:
         Return the gradient that belongs to a cotangent, in the inner product of this control.
 
         Args:
-            cotangent: Of the structure, shapes and dtypes of the value; not changed.
+            cotangent: Of the structure and shapes of the value, and real where that is real; not changed.
 
         Returns:
-            M^-1 conj(cotangent), of the same structure, shapes and dtypes, in memory of its own.
+            M^-1 conj(cotangent), of the structure, shapes and dtypes of the value, in memory of its own.
 
         Raises:
-            CotangentError: The cotangent, or what the function *riesz* returns, is of another type than the value.
+            CotangentError: The cotangent, or what the function *riesz* returns, has another structure or shape than the
+                value, or is not real or complex as that is.
 
         Memory:
             One copy of the cotangent, and what the function *riesz* takes.
