@@ -502,6 +502,23 @@ def test_a_tree_is_the_same_wherever_it_is_in_memory():
     assert digest_code(make(scipy.spatial.KDTree(points, leafsize=5))) != digest_code(make(trees[1]))
 
 
+@pytest.mark.parametrize(
+    "source",
+    [
+        'def step(u, i):\n    "{}"\n    return 2.0 * u',
+        'def step(u, i):\n    "{}"\n    return other(u)\ndef other(u):\n    "{}"\n    return 2.0 * u',
+        'class Step:\n    "{}"\n    def __call__(self, u, i):\n        "{}"\n        return 2.0 * u\nstep = Step()',
+        "def step(u: {}, i: {}) -> {}:\n    return 2.0 * u",
+    ],
+)
+def test_docstrings_and_annotations_do_not_count(source):
+    """A run goes on when only what the code says of itself was changed; a text that it uses counts, first or not."""
+    assert len({digest_code(step_in(source.format(*[text] * 3))) for text in ("int", "float")}) == 1
+    used = 'def step(u, i):\n    return "{}", u', 'def step(u, i):\n    "{}"\n    return u, "{}"'
+    for code in (*used, "def step(u, i):\n    return [*('{}' for _ in u)]", "step = lambda u, i: '{}'"):
+        assert len({digest_code(step_in(code.format(*[text] * 2))) for text in ("int", "float")}) == 2
+
+
 def test_names_of_parameters_count():
     """A call by names gives other arguments to a function whose parameters are named the other way round."""
     first = step_in("def f(a, b): return a - 2 * b\ndef step(u): return f(a=1.0, b=u)")

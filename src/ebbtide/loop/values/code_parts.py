@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import array
 import dataclasses
+import dis
 import enum
 import functools
 import operator
@@ -260,7 +261,18 @@ def _code_parts(code: types.CodeType) -> Iterator[str | Held]:
     yield from (code.co_code.hex(), repr((code.co_names, code.co_freevars, code.co_varnames[:count])))
     yield repr((code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount, code.co_flags))
     yield code.co_exceptiontable.hex()
-    yield Held(code.co_consts)
+    yield Held(_constants_of(code))
+
+
+def _constants_of(code: types.CodeType) -> tuple[Any, ...]:
+    """Return the constants of a function but for its docstring, the first of them, which no instruction loads."""
+    constants = code.co_consts
+    if not constants or not isinstance(constants[0], str):
+        return constants
+    # Of more than 256 constants each 256th looks like the first one, whose text counts then.
+    pairs = zip(code.co_code[::2], code.co_code[1::2], strict=True)
+    is_loaded = any(not number and operation in dis.hasconst for operation, number in pairs)
+    return constants if is_loaded else (None, *constants[1:])
 
 
 def _content(value: Any) -> Iterator[str | Held]:
