@@ -32,7 +32,7 @@ def save_parameters(path: str | os.PathLike[str], tree: Any) -> None:
         OSError: The file cannot be written.
 
     Memory:
-        Copies of leaves that are not contiguous, one at a time.
+        A copy of 16 MiB of a leaf, or of all of it where it is smaller: so much NumPy writes at a time.
     """
     leaves, structure = flatten(tree)
     entries = dict(zip(_names(structure), map(_entry, leaves, paths_of(structure)), strict=True))

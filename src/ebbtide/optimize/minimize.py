@@ -118,8 +118,8 @@ def minimize(
         BudgetError: The budget of the functional is too small.
 
     Memory:
-        The vectors of the method (L-BFGS-B: about 26 of the size of the controls, with its 10 corrections), two of
-        ours, and what a derivative takes, within the budget of the functional.
+        The vectors of the method (L-BFGS-B of SciPy 1.17: 36 of the size of the controls, with its 10 corrections), two
+        of ours, and what a derivative takes, within the budget of the functional.
 
     Source:
         Byrd, Lu, Nocedal, Zhu, A Limited Memory Algorithm for Bound Constrained Optimization (1995), for L-BFGS-B.
