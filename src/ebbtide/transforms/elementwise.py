@@ -99,7 +99,7 @@ def deriv(f: Callable[..., Any], argnum: int = 0, budget: Budget | None = None) 
         f: A function of a number, and of anything else, with any arrays and containers of arrays as outputs.
         argnum: Which positional argument is that number: a float, a complex number, or an array without axes. Of a
             complex number the derivative is the one along the real axis, which is that of a holomorphic function.
-        budget: The bytes that a call may take; None for no bound.
+        budget: The bytes that what is inside may take, as for `jvp`: the tangents come on top. None for no bound.
 
     Returns:
         A function with the arguments of *f* that returns the derivative, of the form of the outputs.
