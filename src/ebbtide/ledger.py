@@ -327,6 +327,11 @@ class Ledger:
             found.append(holder)
         return found
 
+    def keeps(self, key: int) -> bool:
+        """Return whether an operation keeps the buffer of an address to be run again."""
+        ticket = self.kept.get(key)
+        return ticket is not None and ticket() is not None
+
     def holds(self, holder: Any) -> bool:
         """Return whether the buffer of *holder* is counted for it."""
         ticket = self._tickets.get(id(holder))
