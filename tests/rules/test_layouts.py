@@ -33,6 +33,7 @@ PLACED = {
     "meshgrid": lambda x: np.meshgrid(x[0].ravel(), x[:, 0].ravel())[0],
     "angle": np.angle,
     "take": lambda x: np.take(x, [0, 1], 0),
+    "take one": lambda x: np.take(x, 1, -1),
     "repeat": lambda x: np.repeat(x, 2, 0),
     "tile": lambda x: np.tile(x, (2, 1)),
     "pad": lambda x: np.pad(x, 1, mode="edge"),

@@ -317,9 +317,8 @@ def take(a: Any, indices: Any, axis: int | None = None, out: Any = None, mode: A
     where = axis_of(axis, a.ndim)
     index = (slice(None),) * where + (indices,)
     found = a[index] if type(a) is TracedArray else read_places(np.asarray(a), normalized(index))
-    if indices.ndim:
-        # Indexed so, an array has that axis outermost in memory, and sums of it have other last bits.
-        found = np.copy(found, order="C") if where else lying(found)
+    # Indexed so, an array has that axis outermost in memory, and sums of it have other last bits.
+    found = np.copy(found, order="C") if where and indices.ndim else lying(found)
     return placed(found, out, "take")
 
 
