@@ -67,6 +67,34 @@ def test_results_lie_as_in_numpy(name, given):
     assert np.allclose(grad(loss)(x), grad(loss)(np.ascontiguousarray(x)))
 
 
+STARTS = {"product": lambda x: x * 1.0, "copy": np.copy, "full_like": lambda x: np.full_like(x, 2.0)}
+WRITES = {
+    "flat": lambda y, x: y.flat.__setitem__(slice(1, None), np.ravel(x)[:3]),
+    "rows": lambda y, x: y.__setitem__((..., 0), y[..., 0] + x[..., 1]),
+    "nothing": lambda y, x: None,
+}
+
+
+@pytest.mark.parametrize("given", GIVEN)
+@pytest.mark.parametrize("start", STARTS)
+@pytest.mark.parametrize("write", WRITES)
+def test_what_is_written_lies_as_it_did(start, write, given):
+    """After a write by `x.flat` an array was in C order, and others in programs: reshapes were views of it, or none."""
+    x = GIVEN[given]
+
+    def f(x):
+        y = STARTS[start](x)
+        WRITES[write](y, x)
+        np.reshape(y.T, -1)[3] = x[(0,) * x.ndim]
+        np.reshape(y, -1)[4] = x[(1,) * x.ndim]
+        return y
+
+    expected = f(x).tolist()
+    assert vjp(f, x)[0].tolist() == jvp(f, (x,), (x,))[0].tolist() == expected
+    for executor in ("reference", "machine"):
+        assert jit(f, executor=executor)(x).tolist() == expected
+
+
 BIG_ENDIAN = {
     "nan_to_num": np.nan_to_num,
     "ediff1d": lambda x: np.ediff1d(x, 1.0, 2.0),

@@ -168,7 +168,10 @@ def _tried(equation: Equation, layout: Layout) -> Any:
     index = equation.params.get("index", ())
     by_arrays = equation.name == "getitem" and any(isinstance(part, np.ndarray) for part in index)
     usual = all(_in_c_order(v.type.shape, layout.strides[v]) for v in equation.inputs)
+    usual = usual and all(_in_c_order(x.shape, x.strides) for x in equation.arguments if isinstance(x, np.ndarray))
     usual = usual and equation.params.get("order") != "F"  # a copy can be asked for in another order
+    # A view of an array that the program has lies as NumPy's does, which may copy what is taken of that.
+    usual = usual and not (equation.primitive is not None and equation.primitive.aliases and not equation.inputs)
     apart = equation.name in ("scatter", "add_at", "cross") or type(equation.function) is OnStacks
     if (usual and not by_arrays) or apart:
         return None

@@ -13,7 +13,7 @@ from ebbtide.arrays.kinds import linear
 from ebbtide.arrays.primitive import constant_like, unbroadcast
 from ebbtide.arrays.registry import register
 from ebbtide.arrays.traced import TracedArray
-from ebbtide.arrays.views import lies, linked, settled
+from ebbtide.arrays.views import laid, lies, linked, lying, settled
 from ebbtide.rules.answers import answer, refusal
 from ebbtide.rules.reductions import axes_of, axis_of
 
@@ -27,12 +27,22 @@ def _reshape_members(x: Any, shape: tuple[int, ...], order: Any) -> Any:
     return np.moveaxis(np.reshape(np.moveaxis(x, 0, -1), (*shape, x.shape[0]), order="F"), -1, 0)
 
 
+def _put_reshaped(base: Any, params: dict[str, Any], view: Any) -> Any:
+    """Return what an array becomes by a write into its elements in another shape: it lies as it did."""
+    found, known = np.reshape(view, base.shape, order=params["order"]), laid(base)
+    if known is None or known.flags.c_contiguous:
+        return found
+    # What is written by `x.flat` comes in C order, of which other shapes are views than of NumPy's array.
+    outermost = tuple(sorted(range(known.ndim), key=lambda k: -abs(known.strides[k])))
+    return np.transpose(lying(np.transpose(found, outermost)), _inverse(outermost))
+
+
 _reshape = linear(
     lambda x, shape, order: np.reshape(x, shape, order=order),
     lambda g, kind, shape, order: np.reshape(g, kind.shape, order=order),
     infer=lambda kind, shape, order: ArrayType(shape, kind.dtype),
     aliases=True,
-    put=lambda base, params, view: np.reshape(view, base.shape, order=params["order"]),
+    put=_put_reshaped,
     batch=_reshape_members,
     name="reshape",
 )
