@@ -55,8 +55,6 @@ def restore_forward(rule: Any, resumption: Resumption, first: Any) -> None:
     rule.plan = replace(rule.plan, schedule=Parts(ahead.replanned(rule.plan.schedule), anchors, tier))
     rule.room.goes_on(rule)
     _restore_outputs(rule, place)
-    if ended is not None:
-        rule.verifier.ended(steps, rule.state)
 
 
 def _meet_statics(rule: Any, resumption: Resumption, anchors: tuple[int, ...]) -> int:
