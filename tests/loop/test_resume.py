@@ -669,7 +669,9 @@ def test_the_structure_of_an_input_is_compared(name: str, stop: int, of_dual: bo
     assert run(first).tobytes() == expected.tobytes()
 
 
-def at_rest(path: Path, stop: int = 0, late: float = 1.0, forcing: Any = FORCING[:12, :20]) -> Any:
+def at_rest(
+    path: Path, stop: int = 0, late: float = 1.0, forcing: Any = FORCING[:12, :20], schedule: Any = None
+) -> Any:
     """The gradient of a loop at whose state of rest neither its inputs nor a static value of its last steps show."""
     system.met_job_step = Ticker(stop).met
 
@@ -679,8 +681,8 @@ def at_rest(path: Path, stop: int = 0, late: float = 1.0, forcing: Any = FORCING
             i, row = pair
             return np.sin(x) * (c if i > 9 else 1.0) * (1.0 + row)
 
-        inputs = [*enumerate(forcing)]
-        return np.sum(timeloop(step, u, 12, inputs=inputs, schedule=Revolve(3), resume_every=5, verify=False))
+        options = {"inputs": [*enumerate(forcing)], "schedule": schedule or Revolve(3), "resume_every": 5}
+        return np.sum(timeloop(step, u, 12, verify=False, **options))
 
     return grad(f, (0, 1), resume=path)(np.zeros(20), late * FACTOR)[0]
 
@@ -704,25 +706,48 @@ def test_a_reverse_sweep_whose_forward_end_was_lost(place: bool, tmp_path: Path,
     assert at_rest(tmp_path / "run").tobytes() == expected.tobytes()
 
 
-def with_late_static(path: Path, factor: Any, stop: int = 0, row: int = 0, verify: bool = False) -> Any:
-    """The gradients of a loop that meets a static value after its first steps."""
+def test_where_a_forward_end_was_lost_what_steps_saved_is_the_way_back(tmp_path: Path, monkeypatch: Any) -> None:
+    """A reverse sweep that goes on after all steps ran again has no restart state where each step was saved."""
+    expected, real = at_rest(tmp_path / "whole"), Journal.save_reverse
+
+    def save(self: Any, place: Any) -> None:
+        real(self, place)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        for name in ("save_final", "save_forward"):
+            patch.setattr(Journal, name, lambda self, found: None)
+        patch.setattr(Journal, "save_reverse", save)
+        with pytest.raises(KeyboardInterrupt):
+            at_rest(tmp_path / "run", schedule=StoreAll())
+    assert any("/reverse/" in str(entry.key) for entry in list_storage(tmp_path / "run").entries)
+    assert at_rest(tmp_path / "run", schedule=StoreAll()).tobytes() == expected.tobytes()
+
+
+def with_late_static(
+    path: Path, factor: Any, stop: int = 0, row: int = 0, verify: bool = False, hidden: bool = False, every: int = 5
+) -> Any:
+    """The gradients of a loop that meets a static value after its first steps, *hidden* where nobody looks for it."""
     system.met_job_step = Ticker(stop).met
 
     def f(u: Any, c: Any, late: Any) -> Any:
+        met = repeat((c, late)) if hidden else (c, late)
+
         def step(x: Any, pair: Any) -> Any:
             system.met_job_step()
             i, row = pair
-            x = np.sin(x) * c + row
-            return x + 1e-3 * late if i >= 7 else x
+            factor, more = next(met) if hidden else met
+            x = np.sin(x) * factor + row
+            return x + 1e-3 * more if i >= 7 else x
 
         inputs = [*enumerate(FORCING if not row else changed(FORCING, row))]
-        options = {"schedule": Revolve(3), "resume_every": 5, "verify": verify}
+        options = {"schedule": Revolve(3), "resume_every": every, "verify": verify}
         return np.sum(timeloop(step, u, 13, inputs=inputs, **options) ** 2)
 
     return np.stack(grad(f, (0, 1, 2), resume=path)(U, factor, np.cos(U)))
 
 
-def with_many_statics(path: Path, kind: str, most: int = 0, before: int = 0) -> tuple[int, Any]:
+def with_many_statics(path: Path, kind: str, most: int = 0, before: int = 0, order: int = 1) -> tuple[int, Any]:
     """How many steps a run takes of which each one meets a static value of its own, and the gradients."""
     ticker = Ticker(most)
     system.met_job_step = ticker.met
@@ -730,7 +755,8 @@ def with_many_statics(path: Path, kind: str, most: int = 0, before: int = 0) -> 
     def f(u: Any, late: Any) -> Any:
         for _ in range(before):  # as where something is computed once in a process
             u * 2.0
-        each = late if kind == "arguments" else [w * (1.0 + 0.01 * i * (kind == "made")) for i, w in enumerate(late)]
+        made = {i: late[i] * (1.0 + 0.01 * i * (kind == "made")) for i in (0, *range(1, 60)[::order])}
+        each = late if kind == "arguments" else [made[i] for i in range(60)]
         hidden = repeat(each)  # where nobody looks for them
 
         def step(x: Any, i: Any) -> Any:
@@ -758,8 +784,12 @@ def test_many_static_values_are_met_without_running_the_steps(kind: str, tmp_pat
     assert found.tobytes() == expected.tobytes()
 
 
-@pytest.mark.parametrize(("kind", "before"), [("made", 1), ("hidden", 0), ("alike", 0)])
-def test_static_values_that_are_not_known_are_met_by_running_the_steps(kind: str, before: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("kind", "before", "order"), [("made", 1, 1), ("hidden", 0, 1), ("alike", 0, 1), ("alike", 0, -1), ("made", 0, -1)]
+)
+def test_static_values_that_are_not_known_are_met_by_running_the_steps(
+    kind: str, before: int, order: int, tmp_path: Path
+) -> None:
     """
     Where the code before the loop made more values than it did, or none finds them, each step says which it uses.
 
@@ -768,22 +798,34 @@ def test_static_values_that_are_not_known_are_met_by_running_the_steps(kind: str
     whole, expected = with_many_statics(tmp_path / "whole", kind)
     with pytest.raises(KeyboardInterrupt):
         with_many_statics(tmp_path / "run", kind, whole // 2)
-    ran, found = with_many_statics(tmp_path / "run", kind, 0, before)
+    ran, found = with_many_statics(tmp_path / "run", kind, 0, before, order)
     assert found.tobytes() == expected.tobytes()
     assert ran >= 30
 
 
+@pytest.mark.parametrize("hidden", [False, True])
 @pytest.mark.parametrize("verify", [False, True])
-def test_a_refused_call_leaves_no_restart_state(verify: bool, tmp_path: Path) -> None:
+def test_a_refused_call_leaves_no_restart_state(verify: bool, hidden: bool, tmp_path: Path) -> None:
     """Of a call with another static value nothing is kept that a later one goes on from."""
-    expected = with_late_static(tmp_path / "whole", FACTOR, verify=verify)
+    options = {"verify": verify, "hidden": hidden, "every": 3}
+    expected = with_late_static(tmp_path / "whole", FACTOR, **options)
     with pytest.raises(KeyboardInterrupt):
-        with_late_static(tmp_path / "run", FACTOR, 12, verify=verify)
+        with_late_static(tmp_path / "run", FACTOR, 12, **options)
     kept = {entry.key for entry in list_storage(tmp_path / "run").entries}
     with pytest.raises(ResumeError, match=f"static value 0: {CRC} now, {CRC} in"):
-        with_late_static(tmp_path / "run", 2 * FACTOR, verify=verify)
+        with_late_static(tmp_path / "run", 2 * FACTOR, **options)
     assert {entry.key for entry in list_storage(tmp_path / "run").entries} == kept
-    assert with_late_static(tmp_path / "run", FACTOR, verify=verify).tobytes() == expected.tobytes()
+    assert with_late_static(tmp_path / "run", FACTOR, **options).tobytes() == expected.tobytes()
+
+
+def test_steps_that_were_run_to_meet_a_static_value_are_not_run_again(tmp_path: Path) -> None:
+    """The state before the step that was the first to use it is kept, so that the next kill costs less."""
+    expected = with_late_static(tmp_path / "whole", FACTOR)
+    for stop in (15, 12):
+        with pytest.raises(KeyboardInterrupt):
+            with_late_static(tmp_path / "run", FACTOR, stop, hidden=True, every=100)
+    assert "loop-0/anchor/7" in {entry.key for entry in list_storage(tmp_path / "run").entries}
+    assert with_late_static(tmp_path / "run", FACTOR, hidden=True, every=100).tobytes() == expected.tobytes()
 
 
 @pytest.mark.parametrize(("killed", "row"), [(1, 3), (2, 8)])
