@@ -200,6 +200,9 @@ def test_large_states_are_told_in_short():
     base = fingerprint_of(PLAIN, state, "list", 1)
     assert len(base) < 20
     assert fingerprint_of(PLAIN, [*state[1:], np.ones(1)], "list", 1)["initial state"] != base["initial state"]
+    for other in (np.zeros((1, 1)), np.zeros(1, "i8")):  # the same bytes
+        found = fingerprint_of(PLAIN, [*state[1:], other], "list", 1)
+        assert {name for name in base if found[name] != base[name]} == {"leaves of the state"}
 
 
 def structure_with(metadata, before=0):
@@ -396,8 +399,8 @@ def test_inputs_read():
         return found
 
     a, b = np.ones(4), np.zeros(4)
-    cases = [read(), read(a), read(a, b), read(b, a), read(a.reshape(2, 2)), read(np.ones(4, "f4"))]
-    cases += [read(1.0), read(2.0)]
+    cases = [read(), read(a), read(a, b), read(b, a), read(b, b), read(a.reshape(2, 2)), read(np.ones(4, "f4"))]
+    cases += [read(1.0), read(2.0), InputsRead().after(0, [a], "a list")]
     assert len(set(cases)) == len(cases)
     assert read(a, b).after(0, [b]).after(5, [b]) == read(a, b)
     assert str(read(a)).startswith("1 with the checksum ")

@@ -547,6 +547,45 @@ def test_a_reverse_sweep_that_goes_on_fits_to_what_was_swept(stop: int, every: i
     assert np.array_equal(run(0.1), expected)
 
 
+@pytest.mark.parametrize("place", ["forward", "end", "reverse"])
+def test_the_number_of_static_values_is_compared(place: str, tmp_path: Path, monkeypatch: Any) -> None:
+    """Of a step that meets fewer static values than before, in what a fingerprint does not see, none is forgotten."""
+
+    def run(more: float, **options: Any) -> Any:
+        ticker = Ticker()
+        HIDDEN[ticker] = more
+
+        def f(u: Any, c: Any) -> Any:
+            found = repeat(c)  # where nobody looks for it
+
+            def step(x: Any, i: int) -> Any:
+                return np.sin(x) + 0.0 * next(found) if HIDDEN[ticker] and i == 3 else np.sin(x)
+
+            options = {"schedule": Revolve(3), "resume_every": 5, "verify": False}
+            return np.sum(timeloop(step, u, 12, inputs=ticker, **options) ** 2)
+
+        return np.stack(grad(f, (0, 1), resume=tmp_path / "run")(U, FACTOR))
+
+    expected, name = run(1.0), {"forward": "save_forward", "end": "save_final", "reverse": "save_reverse"}[place]
+    real = getattr(Journal, name)
+
+    def save(self: Any, found: Any) -> None:
+        real(self, found)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Journal, name, save)
+        if place == "reverse":  # the end is lost, and all steps run again
+            for lost in ("save_forward", "save_final"):
+                patch.setattr(Journal, lost, lambda self, found: None)
+        with pytest.raises(KeyboardInterrupt):
+            run(1.0)
+    with pytest.raises(ResumeError, match="number of static values: 0 now, 1 in"):
+        run(0.0)
+    if place != "reverse":  # there the refused call has run all steps anew, and its end is what the next one finds
+        assert run(1.0).tobytes() == expected.tobytes()
+
+
 @pytest.mark.parametrize("path", [5, True, b"x", [], ""])
 @pytest.mark.parametrize("call", ["gradient", "loop"])
 def test_what_names_no_directory_is_refused(path: Any, call: str) -> None:
