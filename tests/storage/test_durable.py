@@ -19,7 +19,7 @@ from tests.forks import run_forked
 
 from ebbtide import cli
 from ebbtide.errors import StorageError
-from ebbtide.storage import Disk, StorageLockedError
+from ebbtide.storage import Disk, StorageLockedError, entry_nbytes
 from ebbtide.storage import durable as durable_module
 from ebbtide.storage import places as places_module
 from ebbtide.storage.durable import DirectoryLock
@@ -56,6 +56,19 @@ def test_entries_are_found_again(tmp_path):
         assert storage.take(7)[0].size == 30_000
     with Disk(directory, durable=True) as storage:
         assert storage.keys() == ("a", "b")
+
+
+def test_an_entry_at_another_place_is_none(tmp_path):
+    """What is a copy of an entry, as where a file was stored that is one of entries, does not bring it back."""
+    with Disk(tmp_path, durable=True) as storage:
+        for key in ("gone", "kept"):
+            storage.put(key, [np.zeros(5)])
+        copied = (tmp_path / "segment").read_bytes()[: entry_nbytes([np.zeros(5)], "gone")]
+        storage.delete("gone")
+    with (tmp_path / "segment").open("ab") as file:
+        file.write(bytes(-file.tell() % len(copied)) + copied)
+    with Disk(tmp_path, durable=True) as storage:
+        assert storage.keys() == ("kept",)
 
 
 def test_replace_is_the_newest(tmp_path):
