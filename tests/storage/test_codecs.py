@@ -58,6 +58,10 @@ def test_float32_halves_the_bytes_and_tells_its_error(tmp_path, buffer):
             assert found[place].flags.writeable
         off = np.max(np.abs(found[0] - wave)) / np.max(np.abs(wave))
         assert 0 < off <= storage.relative_error < 1e-7
+        storage.put(1, [np.ones(50_000)])  # which loses nothing
+        storage.flush()
+        storage.delete(1)
+        assert off <= storage.relative_error
         storage.delete(0)
 
 
