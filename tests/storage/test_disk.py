@@ -179,6 +179,19 @@ def test_a_reservation_takes_what_holes_gave_back(tmp_path):
         assert storage.get(1)[0][0] == 1
 
 
+def test_a_reservation_may_end_within_a_hole(tmp_path):
+    """Of the hole as much counts as is reserved, for the reservation and for what is put after it."""
+    with Disk(tmp_path, limit=3 * MIB) as storage:
+        storage.put(0, [np.ones(MIB // 4)])
+        storage.put(1, [np.ones(10)])
+        storage.delete(0)
+        storage.put(2, [np.ones(5 * MIB // 16)])  # too large for the place of the first
+        storage.reserve(1, MIB // 4)
+        storage.put(3, [np.ones(10)])
+        assert takes(find_files(tmp_path)[0], 11 * MIB // 4 + entry_nbytes([np.ones(10)]))
+        assert storage.get(2)[0][-1] == 1
+
+
 def test_traffic_is_counted(tmp_path):
     """`bytes_written` and `bytes_read` count whole entries, each time, read ahead or not."""
     for buffer in (0, MIB):
