@@ -231,6 +231,11 @@ def test_another_entry_under_the_same_key_is_not_taken_for_the_old_one(tmp_path)
         storage._resources.pipeline._reads[0].wait()
         storage.replace(0, [np.array(2.0)])
         assert storage.get(0)[0] == 2
+        storage.prefetch([0])
+        storage._resources.pipeline._reads[0].wait()
+        storage.delete(0)
+        storage.put(0, [np.array(3.0)])
+        assert storage.get(0)[0] == 3
 
 
 def test_digits_that_are_lost_do_not_depend_on_the_thread(tmp_path, gate):
