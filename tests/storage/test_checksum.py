@@ -218,6 +218,7 @@ def test_the_checksum_of_values_knows_no_padding(name, every):
     padding = 0 if np.finfo("g").nmant != 63 else np.dtype("g").itemsize - 10
     meant = {"long double": 1, "complex": 2, "other end": 1, "fields": 2}[name] * (np.dtype("g").itemsize - padding)
     assert len(found) == meant + (9 if name == "fields" else 0)
+    assert min(found) == (padding if name == "other end" else 0)
 
 
 def test_of_plain_arrays_both_checksums_are_one():
