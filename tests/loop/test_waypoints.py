@@ -127,6 +127,18 @@ def test_another_output_is_told(schedule: Any, steps: int) -> None:
     assert first <= 77 <= last
 
 
+def test_equal_outputs_that_become_others_alike_are_told() -> None:
+    """In one sum with each other, two equal outputs are not none."""
+    runs = [0] * 1_500
+
+    def step(u: Any, i: Any) -> Any:
+        runs[i] += 1
+        return 0.999 * u, 0.0 * u + (2.0 if i in {76, 77} and runs[i] > 1 else 1.0)
+
+    with pytest.raises(DeterminismError, match="another output"):
+        grad(lambda u: np.sum(timeloop(step, u, len(runs), schedule=Revolve(5), outputs=True)[1]))(U)
+
+
 def test_another_output_of_a_pushforward_is_told() -> None:
     """Steps that a pushforward runs again compare their outputs, in a sum where they are many."""
     runs = [0] * 1_500
