@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import weakref
 from collections import UserList, deque
-from functools import partial
+from functools import partial, reduce
+from operator import xor
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from ebbtide import Budget, MutationError, TraceError, grad, hvp, jit, jvp, line
 from ebbtide.arrays.containers import flatten
 from ebbtide.loop.stepping.inputs import Readings
 from ebbtide.loop.values.structures import Structures
+from ebbtide.loop.values.sums import Sums
 from ebbtide.schedules import Costs, Hierarchical, Mixed, Online, Periodic, Revolve, StoreAll
 
 STEPS = 20
@@ -321,6 +323,20 @@ def test_inputs_that_change_before_the_reverse_sweep(make, schedule, tmp_path):
         return
     with pytest.raises(MutationError, match=r"input of step 1[6-9] of the time loop at .*test_inputs\.py:|was changed"):
         pull(True)
+
+
+@pytest.mark.parametrize("first", [0, 4, 777, 1498])
+def test_steps_that_run_again_from_within_a_sum(first):
+    """Where the sum of a row has steps before the first that runs again, these count as they were."""
+    found = np.random.default_rng(first).integers(1, 1 << 60, 1500).tolist()
+    sums = Sums()
+    assert not any(sums.meet(index, check) for index, check in enumerate(found))
+    assert sums.spacing == 4
+    for changed in (None, first, 1499):
+        again = sums.again(first, reduce(xor, found[:first], 0))
+        told = [again.meet(index, found[index] + (index == changed)) for index in range(first, 1500)]
+        rows = [] if changed is None else [(changed // 4 * 4, min(changed // 4 * 4 + 3, 1499))]
+        assert [row for row in told if row] == rows
 
 
 @pytest.mark.parametrize("place", [0, 777, 1498])
