@@ -341,3 +341,18 @@ def test_a_long_trace_is_short_in_messages(capsys):
     """A profile, an error or a plan shows how many actions there are, and not each of them."""
     found = from_checkpoint_schedules(TheirRevolve(1000, 10))
     assert repr(found) == f"Recorded(1000, <{len(found.actions)} actions>)"
+
+
+def test_what_leads_nowhere_is_left_out():
+    """A trace that comes to one position twice goes on from the later one, and ends."""
+    actions = (
+        Forward(start=0, stop=1, snapshot=True), Forward(start=1, stop=2, save=True), EndForward(),
+        Reverse(start=2, stop=1), Copy(step=0), Forward(start=0, stop=1), Copy(step=0),
+        Forward(start=0, stop=1, save=True), Reverse(start=1, stop=0), Delete(step=0), EndReverse(),
+    )  # fmt: skip
+    position, taken = Position(steps=2), []
+    schedule = Recorded(2, actions)
+    while not position.finished and len(taken) < len(actions):
+        taken.append(schedule.next_action(position))
+        position = position.after(taken[-1])
+    assert taken == [*actions[:5], *actions[7:]]
