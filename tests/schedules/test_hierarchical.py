@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from ebbtide.errors import ScheduleError
-from ebbtide.schedules import Costs, Delete, Forward, Hierarchical, Position, Revolve
+from ebbtide.schedules import Costs, Delete, Forward, Hierarchical, Position, Revolve, Schedule
 from ebbtide.schedules.hierarchical_table import HierarchicalTable
 from ebbtide.testing import check_schedule
 
@@ -261,3 +261,13 @@ def test_costs_beyond_all_floats_are_refused(name, value):
     """A whole number that no float can be is out of range, like an infinite one."""
     with pytest.raises(ScheduleError, match=f"{name} is out of range"):
         Costs(**{name: value})
+
+
+@pytest.mark.parametrize("other", [{"forward": 2.0}, {"write": 7.0}, {"read": 7.0}, {"reverse": 7.0}], ids=str)
+def test_the_time_with_other_costs_is_that_of_following(other):
+    """The table tells the time for the costs that it was made for only; each other one counts."""
+    costs = Costs(write=2.0, read=2.0)
+    changed = replace(costs, **other)
+    found = Hierarchical(3, 3, costs).predicted_time(60, changed)
+    assert found == pytest.approx(Schedule.predicted_time(Hierarchical(3, 3, costs), 60, changed))
+    assert found > Hierarchical(3, 3, costs).predicted_time(60, costs)
