@@ -13,8 +13,6 @@ from typing import Any
 import numpy as np
 from numpy.random import Generator, SeedSequence
 
-from ebbtide.arrays.containers import flatten, unflatten
-
 _KINDS = ("MT19937", "PCG64", "PCG64DXSM", "Philox", "SFC64")
 # The largest number in the state of a bit generator, that of PCG64, has 128 bits.
 _NUMBER_BYTES = 16
@@ -51,7 +49,7 @@ def pack_generator(generator: Generator) -> tuple[np.ndarray, list[Any]]:
             f"A generator in the state is made of {kind} and {type(seeds).__name__}, of which it is not known how to "
             f"copy them. Take one of {', '.join(_KINDS)} with a SeedSequence, as np.random.default_rng does."
         )
-    numbers = [seeds.n_children_spawned, *(leaf for leaf in flatten(bits.state)[0] if not isinstance(leaf, str))]
+    numbers = [seeds.n_children_spawned, *(leaf for leaf in _leaves(bits.state) if not isinstance(leaf, str))]
     parts = [leaf.tobytes() if isinstance(leaf, np.ndarray) else _number(leaf) for leaf in numbers]
     form = [kind, _plain(seeds.entropy), list(seeds.spawn_key), seeds.pool_size]
     return np.frombuffer(b"".join(parts), np.uint8), form
@@ -64,8 +62,7 @@ def unpack_generator(packed: np.ndarray, form: list[Any]) -> Generator:
     spawned = int.from_bytes(rest[:_NUMBER_BYTES], "little")
     seeds = SeedSequence(entropy, spawn_key=spawn_key, pool_size=pool_size, n_children_spawned=spawned)
     bits = getattr(np.random, kind)(seeds)
-    leaves, structure = flatten(bits.state)
-    bits.state = unflatten(structure, list(_filled(leaves, rest[_NUMBER_BYTES:])))
+    bits.state = _put_in(bits.state, _filled(_leaves(bits.state), rest[_NUMBER_BYTES:]))
     return Generator(bits)
 
 
@@ -97,7 +94,28 @@ def working_nbytes(leaves: list[Any]) -> int:
     return sum(_AT_WORK + 10 * pack_generator(generator)[0].nbytes for generator in generators)
 
 
-def _filled(leaves: list[Any], rest: bytes) -> Iterator[Any]:
+def _leaves(state: Any) -> Iterator[Any]:
+    """
+    Yield the entries of a state, of which some are dicts, in the order of their names.
+
+    Containers are taken apart by optree elsewhere, which fills the interpreter's lists of dead objects: 20 KiB of some
+    hundred states, until a collection.
+    """
+    if not isinstance(state, dict):
+        yield state
+        return
+    for name in sorted(state):
+        yield from _leaves(state[name])
+
+
+def _put_in(state: Any, leaves: Iterator[Any]) -> Any:
+    """Return a state with others in the place of its entries."""
+    if not isinstance(state, dict):
+        return next(leaves)
+    return {name: _put_in(state[name], leaves) for name in sorted(state)}
+
+
+def _filled(leaves: Iterator[Any], rest: bytes) -> Iterator[Any]:
     """Yield leaves like those of the state of a bit generator, with what the bytes say."""
     for leaf in leaves:
         if isinstance(leaf, str):
