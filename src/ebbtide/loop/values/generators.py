@@ -98,8 +98,8 @@ def _leaves(state: Any) -> Iterator[Any]:
     """
     Yield the entries of a state, of which some are dicts, in the order of their names.
 
-    Containers are taken apart by optree elsewhere, which fills the interpreter's lists of dead objects: 20 KiB of some
-    hundred states, until a collection.
+    Containers are taken apart by optree elsewhere, which fills the interpreter's lists of dead objects: to pack 2000
+    times left 8 KB, and 0.9 in this way.
     """
     if not isinstance(state, dict):
         yield state
