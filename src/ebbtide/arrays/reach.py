@@ -128,8 +128,9 @@ def _is_of_scipy(module: str) -> bool:
 
 
 def _is_apart(module: str) -> bool:
-    """Return whether a module is one of SciPy or of time loops, whose names lead to nothing of the user's."""
-    return _is_of_scipy(module) or module.startswith("ebbtide.loop.")
+    """Return whether a module is one of SciPy or of ours, whose names lead to nothing of the user's."""
+    ours = f"{module}.".startswith("ebbtide.") and not f"{module}.".startswith("ebbtide.demo.")
+    return ours or _is_of_scipy(module)
 
 
 def is_of_python(module: str | None) -> bool:
@@ -209,8 +210,8 @@ def _reached(step: Any, traced: bool) -> Iterator[Any]:
 def _parts_of(value: Any) -> list[Any]:
     """Return what a function, a container or an object of the user's holds."""
     if isinstance(value, FunctionType):
-        # By names a function of SciPy's reaches all of that: 2000 objects, before anything of the user's. By those of
-        # `timeloop` a gradient looked at some 600 at each call, and took 40 KB for that.
+        # By names a function of SciPy's, or `grad`, reaches all of the library: 2000 objects, before anything of the
+        # user's. By those of `timeloop` a gradient looked at some 600 at each call, and took 40 KB for that.
         is_apart = _is_apart(str(value.__globals__.get("__name__")))
         named = [] if is_apart else [item for _, item in looked_up(value, is_installed)]
         return [*closed_over(value), *named, value.__defaults__, value.__kwdefaults__]

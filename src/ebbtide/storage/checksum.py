@@ -22,6 +22,10 @@ except ImportError:  # not built, or not for this processor
 BLOCK_BYTES = 1 << 20
 """The most bytes that are copied, checked or handed to the operating system at a time."""
 
+# Of what is not contiguous a checksum packs as much at a time: it has to fit beside a function in the smallest budget.
+# With 1 MiB, 0.75 to 0.85 of the time for 4 MiB of it.
+_PACKED_BYTES = 1 << 14
+
 Bytes = NDArray[np.uint8]
 # What an extended float of x86 means: 64 bits of mantissa, sign and exponent. Others fill their bytes.
 _LONG_BYTES = 10 if np.finfo(np.longdouble).nmant == 63 else np.dtype(np.longdouble).itemsize
@@ -107,9 +111,9 @@ def compute_crc32c(array: NDArray[Any]) -> int:
     """
     Return the CRC-32C of an array's bytes.
 
-    The bytes are taken in C order if the array is C-contiguous, in the order of memory if it is contiguous in
-    another order of its axes, and in C order otherwise. So the checksum tells whether one array was changed;
-    equal arrays with different strides may have different checksums.
+    The bytes are taken in C order if the array is C-contiguous, in the order of memory if it fills that, in another
+    order of its axes, backwards or with elements that repeat, and in C order otherwise. So the checksum tells whether
+    one array was changed; equal arrays with different strides may have different checksums.
 
     Args:
         array: Any shape and dtype without Python objects (of objects, the addresses are taken).
@@ -118,8 +122,8 @@ def compute_crc32c(array: NDArray[Any]) -> int:
         The checksum, 0 <= checksum < 2**32.
 
     Memory:
-        A buffer of at most 1 MiB if the array is not contiguous, until it returns; nothing otherwise, but for
-        the few bytes of layout that NumPy keeps with an array whose buffer was once asked for.
+        A buffer of at most 16 KiB, and a block of that, if the array has gaps, until it returns; nothing otherwise, but
+        for the few bytes of layout that NumPy keeps with an array whose buffer was once asked for.
 
     Source:
         Castagnoli, Braeuer and Herrmann, IEEE Trans. Communications 41 (1993), doi 10.1109/26.231911.
@@ -135,11 +139,13 @@ def compute_crc32c(array: NDArray[Any]) -> int:
         pass
     if array.flags.f_contiguous:
         return _extend(0, array.T)
-    axes = sorted(range(array.ndim), key=lambda axis: -array.strides[axis])
-    packed = array.transpose(axes)
+    # The seed of a sum is one number, repeated: to pack it, as any array with gaps, took what the sum is of.
+    forwards = array[tuple([0 if not s else slice(None, None, -1 if s < 0 else 1) for s in array.strides])]
+    axes = sorted(range(forwards.ndim), key=lambda axis: -forwards.strides[axis])
+    packed = forwards.transpose(axes)
     if packed.flags.c_contiguous:
         return _extend(0, packed)
-    return compute_crc32c_in_order(array)
+    return compute_crc32c_in_order(packed)
 
 
 def compute_crc32c_in_order(array: NDArray[Any]) -> int:
@@ -150,7 +156,7 @@ def compute_crc32c_in_order(array: NDArray[Any]) -> int:
         array: Any shape, strides and dtype without Python objects.
 
     Memory:
-        A buffer of at most 1 MiB if the array is not C-contiguous, until it returns.
+        A buffer of at most 16 KiB if the array is not C-contiguous, until it returns.
 
     Example:
         >>> x = np.arange(6).reshape(2, 3)
@@ -158,7 +164,7 @@ def compute_crc32c_in_order(array: NDArray[Any]) -> int:
         True
     """
     checksum = 0
-    for block in iterate_blocks(array):
+    for block in iterate_blocks(array, BLOCK_BYTES if array.flags.c_contiguous else _PACKED_BYTES):
         checksum = extend_crc32c(checksum, block)
     return checksum
 
@@ -174,7 +180,7 @@ def compute_crc32c_of_values(array: NDArray[Any]) -> int:
         array: Any shape, strides and dtype without Python objects.
 
     Memory:
-        A buffer of at most 1 MiB, and what is left of it, if there are such bytes or the array is not C-contiguous.
+        A buffer of at most 16 KiB, and what is left of it, if there are such bytes or the array is not C-contiguous.
 
     Example:
         >>> x = np.zeros(2, np.dtype("u1,f8", align=True))
@@ -195,7 +201,7 @@ def _extend_by_values(checksum: int, array: NDArray[Any]) -> int:
         return checksum
     size = np.dtype(np.longdouble).itemsize
     padding = size - _LONG_BYTES if dtype.char in "gG" else 0
-    for block in iterate_blocks(array):
+    for block in iterate_blocks(array, BLOCK_BYTES if array.flags.c_contiguous and not padding else _PACKED_BYTES):
         meant = block
         if padding:
             rows = block.reshape(-1, size)
@@ -204,19 +210,20 @@ def _extend_by_values(checksum: int, array: NDArray[Any]) -> int:
     return checksum
 
 
-def iterate_blocks(array: NDArray[Any]) -> Iterator[Bytes]:
+def iterate_blocks(array: NDArray[Any], nbytes: int = BLOCK_BYTES) -> Iterator[Bytes]:
     """
-    Yield the bytes of an array in C order, in blocks of at most 1 MiB (or of one element, if that is larger).
+    Yield the bytes of an array in C order, in blocks of at most as many (or of one element, if that is larger).
 
     Args:
         array: Any shape, strides and dtype without Python objects.
+        nbytes: The size of a block in bytes.
 
     Yields:
         One-dimensional arrays of bytes: views of the array if it is C-contiguous, else of one buffer that the
         next block overwrites.
 
     Memory:
-        The buffer of at most 1 MiB, for an array that is not C-contiguous, until the iterator is closed.
+        The buffer of *nbytes* bytes, for an array that is not C-contiguous, until the iterator is closed.
 
     Example:
         >>> [block.tolist() for block in iterate_blocks(np.array([1, 2, 3], dtype=np.uint8)[::-1])]
@@ -225,10 +232,10 @@ def iterate_blocks(array: NDArray[Any]) -> Iterator[Bytes]:
     array = view_plain(array)
     if array.flags.c_contiguous:
         content = view_bytes(array)
-        for start in range(0, content.size, BLOCK_BYTES):
-            yield content[start : start + BLOCK_BYTES]
+        for start in range(0, content.size, nbytes):
+            yield content[start : start + nbytes]
         return
-    size = max(1, BLOCK_BYTES // array.itemsize)
+    size = max(1, nbytes // array.itemsize)
     # "contig" makes NumPy pack what is strided; without it a block could be a strided view.
     # NumPy's stubs misspell "contig".
     with np.nditer(  # pyright: ignore[reportCallIssue]
