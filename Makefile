@@ -1,10 +1,10 @@
 # Every target sets up what it needs in .venv, so a fresh checkout needs only Python 3.11, pip and make.
 #
 #   make demo           the Burgers adjoint under a memory budget
-#   make test           all tests
+#   make test           the tests, of the longest a fixed sample
 #   make check          lint, types and architecture
 #   make bench          the measured claims, beside their peers (a large download)
-#   make campaign       the long randomized tests
+#   make campaign       all of the long and the randomized tests
 #   make clean          remove .venv and everything that was built
 #
 # Another interpreter: make PYTHON=/path/to/python3.12 test
@@ -38,7 +38,7 @@ demo: $(READY)-plot
 # Not `--dist=worksteal`: whoever gives tests away makes sets of them in another thread, a megabyte in the midst of a
 # test that counts bytes.
 test: $(READY)-test
-	@$(BIN)/python -m pytest --numprocesses=auto
+	@EBBTIDE_SAMPLE=1 $(BIN)/python -m pytest --numprocesses=auto
 
 lint: $(READY)-dev
 	@$(BIN)/ruff check .
@@ -56,8 +56,8 @@ bench: $(READY)-bench
 
 campaign: $(READY)-test
 	@TMPDIR=$(MEMORY) EBBTIDE_CAMPAIGN=1 $(BIN)/python -m pytest --capture=no --override-ini=tmp_path_retention_policy=none \
-		tests/campaign tests/loop tests/memory tests/mpi tests/program tests/rules tests/schedules tests/scipy tests/tape \
-		tests/transforms tests/test_budget.py
+		tests/campaign tests/loop tests/memory tests/mpi tests/profiling tests/program tests/rules tests/schedules \
+		tests/scipy tests/storage tests/tape tests/transforms tests/test_budget.py
 
 clean:
 	rm -rf $(VENV) build dist src/*.egg-info .pytest_cache .ruff_cache .hypothesis

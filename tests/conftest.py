@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
@@ -37,6 +38,21 @@ def pytest_collection() -> Iterator[None]:
     finally:
         set_aside()
         gc.enable()
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out what the sample has not."""
+    from tests.scale import is_in_sample
+
+    places = Counter[str]()
+    chosen, others = list[pytest.Item](), list[pytest.Item]()
+    for item in items:
+        path = item.nodeid.partition("::")[0]
+        (chosen if is_in_sample(path, places[path]) else others).append(item)
+        places[path] += 1
+    config.hook.pytest_deselected(items=others)
+    items[:] = chosen
 
 
 @pytest.hookimpl(wrapper=True)

@@ -1,4 +1,4 @@
-"""How much randomized tests do: a fixed sample in the gate, all of it in `make campaign`, which shows how far it is."""
+"""How much tests do: a fixed sample in the gate, all of it in `make campaign`, which shows how far it is."""
 
 from __future__ import annotations
 
@@ -12,6 +12,51 @@ from tqdm import tqdm
 FULL = bool(os.environ.get("EBBTIDE_CAMPAIGN"))
 # What random cases are made from; each campaign prints it, and does the same again with it.
 SEED = int(os.environ.get("EBBTIDE_CAMPAIGN_SEED", "20261121"))
+
+# Files that take 40 minutes of the 60 that all tests take on one core: of their cases `make test` runs each so
+# many-th, in the order of the file; `pytest` and campaigns run all.
+SAMPLED = bool(os.environ.get("EBBTIDE_SAMPLE")) and not FULL
+EVERY = {
+    "tests/loop/test_after.py": 6,
+    "tests/loop/test_changing.py": 6,
+    "tests/loop/test_code.py": 3,
+    "tests/loop/test_complex.py": 6,
+    "tests/loop/test_constants.py": 6,
+    "tests/loop/test_controls.py": 6,
+    "tests/loop/test_disk_budget.py": 6,
+    "tests/loop/test_disk_views.py": 6,
+    "tests/loop/test_faults.py": 3,
+    "tests/loop/test_functionals.py": 6,
+    "tests/loop/test_growing.py": 6,
+    "tests/loop/test_inputs.py": 3,
+    "tests/loop/test_journal.py": 3,
+    "tests/loop/test_kept.py": 6,
+    "tests/loop/test_large_budgets.py": 6,
+    "tests/loop/test_least.py": 6,
+    "tests/loop/test_linearize.py": 3,
+    "tests/loop/test_loop_budget.py": 6,
+    "tests/loop/test_loss.py": 6,
+    "tests/loop/test_more_memory.py": 6,
+    "tests/loop/test_moved.py": 6,
+    "tests/loop/test_numbers.py": 6,
+    "tests/loop/test_open.py": 6,
+    "tests/loop/test_passed_on.py": 6,
+    "tests/loop/test_plan.py": 6,
+    "tests/loop/test_predicted_peak.py": 6,
+    "tests/loop/test_resume.py": 3,
+    "tests/loop/test_resume_storages.py": 3,
+    "tests/loop/test_retained.py": 6,
+    "tests/loop/test_room.py": 6,
+    "tests/loop/test_small_states.py": 6,
+    "tests/loop/test_static_values.py": 6,
+    "tests/loop/test_widening.py": 6,
+    "tests/profiling/test_loops.py": 6,
+    "tests/schedules/test_mixed.py": 6,
+    "tests/storage/test_codecs.py": 6,
+    "tests/storage/test_marks.py": 6,
+    "tests/tape/test_takes.py": 6,
+    "tests/test_budget.py": 6,
+}
 
 T = TypeVar("T")
 # A case of a function: the function, and what it is given.
@@ -41,6 +86,11 @@ def sample_of_each(cases: Sequence[Case], every: int) -> Sequence[Case]:
             found.append(case)
         seen.add(function)
     return found
+
+
+def is_in_sample(path: str, place: int) -> bool:
+    """Return whether `make test` runs the case at a place of a file of tests."""
+    return not SAMPLED or place % EVERY.get(path, 1) == 0
 
 
 def bar(cases: Iterable[T], what: str) -> Iterable[T]:
