@@ -76,6 +76,25 @@ def test_operands_of_other_classes(f, array, message):
         assert "test_classes.py:" in str(caught.value)
 
 
+# Where an array of Python's objects may stand: what is compared has no derivative, and a write takes the numbers.
+OF_NUMBERS = [name for name in OPERANDS if name not in ("condition", "comparison", "write")]
+
+
+@pytest.mark.parametrize("name", OF_NUMBERS)
+@pytest.mark.parametrize("shape", [(2, 2), (2,), ()], ids=str)
+def test_operands_of_objects(name, shape):
+    """Where it was no error some results were no arrays, for which nobody was prepared."""
+    x = np.arange(4.0).reshape(2, 2) if len(shape) == 2 else np.arange(1.0, 3.0)
+    array = np.full(shape, 2.0, dtype=object)
+    f = {"where": lambda x, a: np.sum(np.where(x > 1.0, x, a)), "einsum": lambda x, a: np.einsum("...,...", x, a)}
+    function = f.get(name, OPERANDS[name])
+    if not shape and name in ("matmul", "from the left", "join"):
+        x, array = x[:1], np.full(1, 2.0, dtype=object)
+    for call in (lambda g: grad(g)(x), lambda g: jvp(g, (x,), (x,)), lambda g: jit(g)(x), lambda g: vmap(g)(x[None])):
+        with pytest.raises(TraceError, match=r"is an array of the type object at .*test_classes\.py:.*x\.astype\(flo"):
+            call(lambda x: np.sum(function(x, array)))
+
+
 def test_what_errors_of_masked_arrays_say_to_write():
     """Filled, and left out by a plain mask, a masked array has the derivative of its own operations."""
     mask = np.ma.getmaskarray(MASKED)

@@ -73,6 +73,26 @@ def refuse_class(kind: type, what: str = "") -> None:
         )
 
 
+def refuse_objects(value: Any, what: str) -> None:
+    """
+    Do nothing for all but arrays of Python's objects.
+
+    Args:
+        value: Anything; what has a dtype is an array.
+        what: What it is, for the message.
+
+    Raises:
+        TraceError: It is one.
+    """
+    dtype = getattr(value, "dtype", None)
+    if isinstance(dtype, np.dtype) and dtype.hasobject:
+        raise TraceError(
+            f"{what} is an array of the type {dtype} at {user_line()}, and derivatives and programs are those of "
+            "arrays of numbers. Write x.astype(float) of the array that has Python's objects, or give what is in it as "
+            "a list."
+        )
+
+
 def no_operand(operand: Any, *, known: bool) -> TraceError:
     """Return the error for an operand that is no array; one of a type that is *known* is a vector of a user's own."""
     instead = "Declare what you do with ebbtide.primitive." if known else "Convert it to a NumPy array first."

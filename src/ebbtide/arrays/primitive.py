@@ -19,7 +19,7 @@ import numpy as np
 
 from ebbtide.arrays.array_type import ArrayType, type_of
 from ebbtide.arrays.context import current_or_none
-from ebbtide.arrays.misuse import no_operand, refuse_class
+from ebbtide.arrays.misuse import no_operand, refuse_class, refuse_objects
 from ebbtide.arrays.spaces import SPACES
 from ebbtide.arrays.traced import TracedArray
 from ebbtide.errors import RuleMissingError
@@ -338,6 +338,7 @@ def plain(operand: Any) -> Any:
     """Return an operand that is not traced in a form with a shape and a dtype or as a Python scalar."""
     if isinstance(operand, (np.ndarray, np.generic, TracedArray, bool, int, float, complex, ArrayType)):
         refuse_class(type(operand))
+        refuse_objects(operand, "An operand")
         return operand
     known = type(operand) in SPACES
     speaks = known or hasattr(operand, "__array_ufunc__") or hasattr(operand, "__array_function__")

@@ -14,6 +14,7 @@ from ebbtide.arrays.array_type import ArrayType, type_of
 from ebbtide.arrays.constants import PYTHON_NUMBERS, abstract_types
 from ebbtide.arrays.context import current
 from ebbtide.arrays.location import describe_array, is_library, user_line
+from ebbtide.arrays.misuse import refuse_objects
 from ebbtide.arrays.primitive import Primitive, plain
 from ebbtide.arrays.traced import TracedArray
 from ebbtide.arrays.views import bottom
@@ -114,7 +115,7 @@ class SymbolicTrace:
 
     def input(self, value: Any, name: str) -> tuple[Variable, TracedArray]:
         """Return a new variable of the type of a value, and the array that stands for it."""
-        self._refuse_objects(value, f"{name} is an array")
+        refuse_objects(value, name)
         variable = Variable(type_of(value), name, is_number=type(value) in PYTHON_NUMBERS)
         return variable, self.symbol(variable, _strides_of(value))
 
@@ -260,17 +261,7 @@ class SymbolicTrace:
 
     def _operand(self, value: Any) -> Any:
         """Return an operand as it stands in an equation."""
-        found = plain(value)
-        self._refuse_objects(found, "An operand is an array")
-        return self._inside(found)
-
-    def _refuse_objects(self, value: Any, what: str) -> None:
-        """Refuse an array of Python's objects."""
-        if isinstance(value, np.ndarray) and value.dtype.hasobject:
-            raise TraceError(
-                f"{what} of the type {value.dtype} at {user_line()}, and programs have arrays of numbers alone. Write "
-                "x.astype(float), or give what is in it as a list."
-            )
+        return self._inside(plain(value))
 
     def _inside(self, value: Any) -> Any:
         """Return a value as it stands in an equation; arrays in tuples, lists and dicts too."""
@@ -280,9 +271,9 @@ class SymbolicTrace:
             return type(value)([self._inside(part) for part in value])
         if type(value) is dict:
             return {key: self._inside(part) for key, part in value.items()}
-        if not isinstance(value, np.ndarray):
+        if not isinstance(value, np.ndarray) or value.dtype.hasobject:
             return value
-        if id(value) not in self._met and not value.dtype.hasobject:
+        if id(value) not in self._met:
             self._met[id(value)] = value, checksum(value), user_line()
         return plain(value)
 

@@ -16,6 +16,8 @@ from ebbtide.tape.saved import SavedValue, parts_of
 # does not change; and in one more operation that keeps it, too, no cell and no ticket. Measured of 100 to 800 arrays,
 # with tables that double: 690 to 990 in the first of some operations, and 50 to 290 in each of the others.
 _KEPT_BYTES, _SHARED_BYTES, _FEW = 992, 288, 8
+# Of each of the caller's: what tells that it does not change. The reserve of a loop has no room even for that of one.
+_NOTED_BYTES = 240
 
 
 @final
@@ -50,7 +52,11 @@ class Kept:
         """Count the arrays that code reaches, by closure or by name; see `arrays_of`."""
         if self._pager is not None:
             self.unseen += self._count(arrays_of(function))
-            self._count(arrays_of(function, traced=True))
+            self._count(arrays := arrays_of(function, traced=True))
+            theirs = len({id(owner) for array in arrays if self._pager.is_callers(owner := owner_of(array))})
+            if theirs:
+                self._pager.overhead.count(theirs * _NOTED_BYTES)
+                self._pager.overhead.settle()
 
     def add(self, values: Iterable[Any]) -> None:
         """Count the arrays that values of any level of tracing consist of."""

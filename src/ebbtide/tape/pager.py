@@ -26,17 +26,16 @@ from ebbtide.tape.forecast import Forecast
 from ebbtide.tape.forms import Form, form_of
 from ebbtide.tape.holders import arrays_in, is_pageable, pageable_bytes, result_nbytes, stays_held
 from ebbtide.tape.node import Node
-from ebbtide.tape.overhead import CELL_BYTES, Overhead, node_bytes
+from ebbtide.tape.overhead import CELL_BYTES, EXCLUDED_BYTES, GUARD_BYTES, Overhead, node_bytes
 from ebbtide.tape.pages import STORAGE_BYTES, Pages
 from ebbtide.tape.refusal import refusal
 from ebbtide.tape.saved import SavedValue, Sizes, Slivers, bytes_of, parts_of
 
 # What storages hold, at most, beside the arrays that they write and read, and the interpreter beside them.
 _STORAGE = 1 << 16
-# What cotangents that are numbers may take, which a sweep counts and no forecast: 8 bytes each.
-_NUMBERS = 1 << 10
-# No rule takes as many times the bytes of what it is given and returns.
-_FAR = 16
+# What cotangents that are numbers may take, which a sweep counts and no forecast: 8 bytes each. No rule takes so many
+# times the bytes of what it is given and returns.
+_NUMBERS, _FAR = 1 << 10, 16
 
 
 @final
@@ -95,8 +94,9 @@ class Pager:
 
     def exclude(self, values: list[Any]) -> None:
         """Do not count these arrays: they are the caller's."""
-        owners = [owner_of(array) for value in values for array in parts_of(value)]
+        owners, before = [owner_of(array) for value in values for array in parts_of(value)], len(self._excluded)
         self._excluded |= {id(owner): weakref.ref(owner) for owner in owners}
+        self.overhead.count((len(self._excluded) - before) * EXCLUDED_BYTES)
 
     # Saved values.
 
@@ -173,6 +173,7 @@ class Pager:
         array = value.value if type(value) is SavedValue else value
         plain = parts_of(array)
         if not plain or all(self.is_callers(part) for part in plain):
+            self.overhead.count(GUARD_BYTES if type(value) is SavedValue else 0)
             return value
         if (cell := self.find(array)) is not None:
             if cell.dropped and self.passed is None:

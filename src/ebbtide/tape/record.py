@@ -16,6 +16,7 @@ from ebbtide.arrays.array_type import ArrayType, type_of
 from ebbtide.arrays.context import current
 from ebbtide.arrays.kinds import PLAIN
 from ebbtide.arrays.location import OURS, is_ours, user_line
+from ebbtide.arrays.misuse import refuse_objects
 from ebbtide.arrays.primitive import Primitive, Signature, inside, plain
 from ebbtide.arrays.spaces import PackedVectors
 from ebbtide.arrays.traced import TracedArray
@@ -291,7 +292,8 @@ class Tape:
                     deeper = True
                     values.append(operand)
             else:
-                values.append(operand if type(operand) in PLAIN else plain(operand))
+                is_plain = type(operand) in PLAIN and not (type(operand) is np.ndarray and operand.dtype.hasobject)
+                values.append(operand if is_plain else plain(operand))
             bit += bit
         if self.pager is not None and active:
             self.pager.expect(primitive.signature(active, len(values)), values, params)
@@ -380,6 +382,7 @@ def _typed(out: Any) -> tuple[Any, ArrayType]:
     """Return an output and its type; Python scalars (from users' functions) become arrays."""
     if not hasattr(out, "shape"):
         out = np.asarray(out)
+    refuse_objects(out, "The result of an operation")
     return out, ArrayType(out.shape, out.dtype)
 
 
