@@ -190,6 +190,8 @@ def _taped_loop(
     each = Inputs(region.value(inputs) if isinstance(inputs, TracedArray) else inputs, region, checked=options.verify)
     stepper = Stepper(step, structure, each, options.outputs, region, options.collect_every)
     stepper.keep(tape.pager, inputs, options.until)
+    if stepper.kept.theirs:
+        tape.pager.overhead.settle()  # the reserve of a loop has no room even for what tells of one array
     count_links(tape.pager, region, inputs)
     values = [writable(owned(region.value(leaf)), stepper.below) for leaf in leaves]
     if options.until is not None and stepper.holds(options.until, values):

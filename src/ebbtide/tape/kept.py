@@ -16,7 +16,7 @@ from ebbtide.tape.saved import SavedValue, parts_of
 # does not change; and in one more operation that keeps it, too, no cell and no ticket. Measured of 100 to 800 arrays,
 # with tables that double: 690 to 990 in the first of some operations, and 50 to 290 in each of the others.
 _KEPT_BYTES, _SHARED_BYTES, _FEW = 992, 288, 8
-# Of each of the caller's: what tells that it does not change. The reserve of a loop has no room even for that of one.
+# Of each of the caller's: what tells that it does not change.
 _NOTED_BYTES = 240
 
 
@@ -34,19 +34,20 @@ class Kept:
     Attributes:
         cells: The holders in the ledger, which are never on disk: to page a part of such an array frees nothing.
         nbytes: Bytes of all arrays that are counted.
+        theirs: How many arrays of the caller's code reaches.
         unseen: Bytes of those that no tape saw when they were made.
 
     Memory:
         The arrays, which the operation keeps anyway.
     """
 
-    __slots__ = ("_known", "_pager", "cells", "nbytes", "unseen")
+    __slots__ = ("_known", "_pager", "cells", "nbytes", "theirs", "unseen")
 
     def __init__(self, pager: Any) -> None:
         self._pager = pager
         self._known = set[int]()
         self.cells: list[SavedValue] = []
-        self.nbytes = self.unseen = 0
+        self.nbytes = self.theirs = self.unseen = 0
 
     def reach(self, function: Any) -> None:
         """Count the arrays that code reaches, by closure or by name; see `arrays_of`."""
@@ -54,9 +55,8 @@ class Kept:
             self.unseen += self._count(arrays_of(function))
             self._count(arrays := arrays_of(function, traced=True))
             theirs = len({id(owner) for array in arrays if self._pager.is_callers(owner := owner_of(array))})
-            if theirs:
-                self._pager.overhead.count(theirs * _NOTED_BYTES)
-                self._pager.overhead.settle()
+            self._pager.overhead.count(theirs * _NOTED_BYTES)
+            self.theirs += theirs
 
     def add(self, values: Iterable[Any]) -> None:
         """Count the arrays that values of any level of tracing consist of."""
