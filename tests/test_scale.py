@@ -16,9 +16,9 @@ def test_files_of_which_there_is_a_sample(path: str) -> None:
     assert (ROOT / path).is_file()
 
 
-@pytest.mark.parametrize(("is_sample", "expected"), [(True, [0, 6, 12]), (False, list(range(14)))])
+@pytest.mark.parametrize(("is_sample", "expected"), [(True, [0, 8, 16]), (False, list(range(20)))])
 def test_which_cases_are_in_a_sample(is_sample: bool, expected: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
     """Every so many-th of a file that takes long, in `make test`; else all."""
     monkeypatch.setattr(scale, "SAMPLED", is_sample)
-    assert [k for k in range(14) if scale.is_in_sample("tests/loop/test_least.py", k)] == expected
-    assert all(scale.is_in_sample("tests/test_scale.py", k) for k in range(14))
+    assert [k for k in range(20) if scale.is_in_sample("tests/loop/test_least.py", k)] == expected
+    assert all(scale.is_in_sample("tests/test_scale.py", k) for k in range(20))

@@ -184,14 +184,12 @@ def _taped_loop(
     tape: Tape, step: Any, leaves: list[Any], structure: Any, length: int, inputs: Any, options: Options
 ) -> Any:
     """Run a loop as one operation on a tape; the leaves that the caller gave are taken out of their list."""
-    context, budget = current(), options.budget
-    region = _region_of(tape, budget)
-    ledger, allowed = region.ledger, budget or context.budget
+    budget, region = options.budget, _region_of(tape, options.budget)
+    ledger, allowed = region.ledger, budget or current().budget
     each = Inputs(region.value(inputs) if isinstance(inputs, TracedArray) else inputs, region, checked=options.verify)
     stepper = Stepper(step, structure, each, options.outputs, region, options.collect_every)
     stepper.keep(tape.pager, inputs, options.until)
-    if stepper.kept.theirs:
-        tape.pager.overhead.settle()  # the reserve of a loop has no room even for what tells of one array
+    stepper.kept.settle()
     count_links(tape.pager, region, inputs)
     values = [writable(owned(region.value(leaf)), stepper.below) for leaf in leaves]
     if options.until is not None and stepper.holds(options.until, values):

@@ -34,20 +34,19 @@ class Kept:
     Attributes:
         cells: The holders in the ledger, which are never on disk: to page a part of such an array frees nothing.
         nbytes: Bytes of all arrays that are counted.
-        theirs: How many arrays of the caller's code reaches.
         unseen: Bytes of those that no tape saw when they were made.
 
     Memory:
         The arrays, which the operation keeps anyway.
     """
 
-    __slots__ = ("_known", "_pager", "cells", "nbytes", "theirs", "unseen")
+    __slots__ = ("_known", "_pager", "_theirs", "cells", "nbytes", "unseen")
 
     def __init__(self, pager: Any) -> None:
         self._pager = pager
         self._known = set[int]()
         self.cells: list[SavedValue] = []
-        self.nbytes = self.theirs = self.unseen = 0
+        self.nbytes = self.unseen = self._theirs = 0
 
     def reach(self, function: Any) -> None:
         """Count the arrays that code reaches, by closure or by name; see `arrays_of`."""
@@ -56,7 +55,12 @@ class Kept:
             self._count(arrays := arrays_of(function, traced=True))
             theirs = len({id(owner) for array in arrays if self._pager.is_callers(owner := owner_of(array))})
             self._pager.overhead.count(theirs * _NOTED_BYTES)
-            self.theirs += theirs
+            self._theirs += theirs
+
+    def settle(self) -> None:
+        """Count what tells of arrays of the caller's to the last byte: the reserve of a loop has no room for one."""
+        if self._theirs:
+            self._pager.overhead.settle()
 
     def add(self, values: Iterable[Any]) -> None:
         """Count the arrays that values of any level of tracing consist of."""
