@@ -83,11 +83,12 @@ def test_functions_of_scipy_are_not_looked_through() -> None:
     assert [array is GLOBAL for array in found] == [True]
 
 
-def test_time_loops_are_not_looked_through(monkeypatch) -> None:
+def test_our_own_functions_are_not_looked_through(monkeypatch) -> None:
     """By its names `timeloop` reached 665 objects, at each gradient, and beside a few more no array of the user's."""
     monkeypatch.setattr("ebbtide.arrays.reach._MOST_REACHED", 20)
     loss = lambda u: timeloop(lambda s, i: s * GLOBAL, u, 3)
-    assert [array is GLOBAL for array in arrays_of(lambda u: loss(u) + 1.0)] == [True]
+    for outer in (loss, lambda u: loss(u) + 1.0, grad(loss), lambda u: [grad(loss)(u), profile, Budget, settings]):
+        assert [array is GLOBAL for array in arrays_of(outer)] == [True]
 
 
 def test_arrays_in_slots() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import tracemalloc
 from itertools import product
+from statistics import median
 
 import numpy as np
 import pytest
@@ -68,11 +69,11 @@ def test_nodes_go_one_by_one():
         return np.sum(x)
 
     more = []
-    for _ in range(5):  # by what the interpreter has at hand of freed objects it is 300 bytes more or less
+    for _ in range(5):  # the first, by what the interpreter has at hand of freed objects, is 300 bytes more or less
         nbytes, kept = held(chain, np.ones(10))
         more.append(peak_bytes(lambda: grad(chain)(np.ones(10))) - nbytes)
         kept[1].free()
-    assert min(more) <= 8192
+    assert median(more) <= 8192
 
 
 def test_long_chain_is_freed_without_recursion():

@@ -122,8 +122,8 @@ def compute_crc32c(array: NDArray[Any]) -> int:
         The checksum, 0 <= checksum < 2**32.
 
     Memory:
-        A buffer of at most 16 KiB, and a block of that, if the array has gaps, until it returns; nothing otherwise, but
-        for the few bytes of layout that NumPy keeps with an array whose buffer was once asked for.
+        A buffer of at most 16 KiB if the array has gaps, until it returns; nothing otherwise, but for the few bytes of
+        layout that NumPy keeps with an array whose buffer was once asked for.
 
     Source:
         Castagnoli, Braeuer and Herrmann, IEEE Trans. Communications 41 (1993), doi 10.1109/26.231911.
@@ -212,7 +212,7 @@ def _extend_by_values(checksum: int, array: NDArray[Any]) -> int:
 
 def iterate_blocks(array: NDArray[Any], nbytes: int = BLOCK_BYTES) -> Iterator[Bytes]:
     """
-    Yield the bytes of an array in C order, in blocks of at most as many (or of one element, if that is larger).
+    Yield the bytes of an array in C order, in blocks of at most *nbytes* (or of one element, if larger).
 
     Args:
         array: Any shape, strides and dtype without Python objects.
