@@ -122,10 +122,25 @@ def test_cycles_end():
     ring: list = []
     ring.append(ring)
     assert digest_code(recursive) == digest_code(recursive)
-    chain: tuple = ()
-    for _ in range(5000):
-        chain = (chain,)
-    assert digest_code(make(chain))
+
+
+def test_what_lies_deep_counts():
+    """What the last of many values, each in the next, holds counts, in a cycle or not; where that begins does not."""
+
+    def digest_of(last, depth=100):
+        for _ in range(depth):
+            last = (last,)
+        return digest_code(make(last))
+
+    def ring(number):
+        found = [number]
+        found.append([found])
+        return found
+
+    assert digest_of(np.ones(1), 5000) == digest_of(np.ones(1), 5000) != digest_of(np.zeros(1), 5000)
+    assert digest_of(ring(1)) == digest_of(ring(1)) != digest_of(ring(2))
+    assert digest_of(ring(1)) != digest_of((1, (ring(1),)))
+    assert digest_of([ring(1)]) == digest_of([[1, [ring(1)]]]) != digest_of([[2, [ring(1)]]])
 
 
 def test_every_process_finds_the_same():
