@@ -20,5 +20,6 @@ def test_files_of_which_there_is_a_sample(path: str) -> None:
 def test_which_cases_are_in_a_sample(is_sample: bool, expected: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
     """Every so many-th of a file that takes long, in `make test`; else all."""
     monkeypatch.setattr(scale, "SAMPLED", is_sample)
-    assert [k for k in range(20) if scale.is_in_sample("tests/loop/test_least.py", k)] == expected
-    assert all(scale.is_in_sample("tests/test_scale.py", k) for k in range(20))
+    monkeypatch.setattr(scale, "EVERY", {"tests/long.py": 8})
+    assert [k for k in range(20) if scale.is_in_sample("tests/long.py", k)] == expected
+    assert all(scale.is_in_sample("tests/short.py", k) for k in range(20))
