@@ -219,9 +219,10 @@ def _with_more_paged(measured: _Measured, plan: Plan, outside: dict[str, Any]) -
     costs = plan.costs if plan.has_costs else None
     options = {"costs": costs, "open": measured.options.until is not None, **outside}
     make = partial(measured.disk.choose, measured.steps, measured.sizes, **options)
+    # While a table is made nothing has gone to disk yet.
     freed = page_more(
         measured.stepper.region, plan, measured.disk.left,
-        lambda more, stored: make(memory=available + more, reserve=stored),
+        lambda more, stored: make(memory=available + more, reserve=stored, kept=measured.sizes.fixed + more),
     )  # fmt: skip
     if freed:
         measured.available = available + freed
@@ -245,20 +246,27 @@ def _with_less_inside(measured: _Measured, plan: Plan, mark: Mark, held: int, ou
     if plan.schedule == StoreAll() and not kept:
         return plan
     available = -int(agree(-available))
+    # The step that was measured is there, with all that loops in it keep, while tables are made.
+    account = measured.account
+    free = available if account.limit is None else max(0, account.limit - account.live - sizes.interpreter)
     options = {"open": measured.options.until is not None, **outside}
-    make = partial(measured.disk.choose_first, measured.steps, **options)
     run = max(sizes.run - lent, measured.within.inner - held - RECORD)
     fewer = replace(sizes, saved=sizes.saved - lent, sweep=sizes.sweep - lent, seen=sizes.seen - lent, run=run)
     fewer = replace(fewer, passed_on=0 if lent else sizes.passed_on)
     forget_table(plan.schedule)  # before those of others are made
 
+    def make(sizes: Sizes, costs: Costs, left: int) -> Plan:
+        """Return the plan that leaves so many bytes to them."""
+        memory = {"memory": available - left, "kept": available - left - free}
+        return measured.disk.choose_first(measured.steps, sizes, costs=costs, **memory, **options)
+
     def judged(left: int) -> tuple[float, int, float]:
         """Return the time of the plan that leaves so many bytes to them, which its snapshots do not hold."""
         try:
-            found = make(fewer, costs=plan.costs, memory=available - left)
+            found = make(fewer, plan.costs, left)
         except BudgetError:
             return math.inf, left, 0.0
-        more = plan.costs.forward * inside.again(found, available)
+        more = plan.costs.forward * inside.again(found, available, free)
         return found.predicted_time + measured.steps * more, left, more
 
     predicted, left, more = min([judged(left) for left in (0, *inside.levels)])
@@ -269,7 +277,7 @@ def _with_less_inside(measured: _Measured, plan: Plan, mark: Mark, held: int, ou
     fewer = without_spare(measured.values, measured.first, sizes, measured.account, mark) if lent else sizes
     costs = replace(plan.costs, reverse=plan.costs.reverse + more)
     try:
-        found = make(replace(fewer, run=run), costs=costs, memory=available - left)
+        found = make(replace(fewer, run=run), costs, left)
     except BudgetError:
         return plan
     found = replace(found, predicted_peak_bytes=found.predicted_peak_bytes + left)  # which they take

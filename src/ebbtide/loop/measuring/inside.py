@@ -11,7 +11,7 @@ from ebbtide.lender import Lender
 from ebbtide.loop.holding.share import count_spare
 from ebbtide.loop.measuring.moments import MOST_STEPS
 from ebbtide.loop.planning.plan import Plan, make_plan
-from ebbtide.loop.planning.predict import spare_tier
+from ebbtide.loop.planning.predict import spare_tier, table_bytes
 from ebbtide.schedules import Forward, Position, Reverse, Revolve
 
 
@@ -55,17 +55,19 @@ class Inside:
         again = sum([plan.predicted_steps_forward - plan.measuring_steps - plan.steps for plan in self.plans])
         return agree(again / max(1, sum([plan.steps for plan in self.plans])))
 
-    def again(self, plan: Plan, available: int) -> float:
+    def again(self, plan: Plan, available: int, free: int) -> float:
         """
         Return how often each of their steps runs again, in the mean of all sweeps of a step.
 
         Args:
             plan: A plan of the loop around, in which they keep the least between the sweeps.
             available: The bytes that this one may take.
+            free: Those in which tables may be made now.
         """
         schedule, position, at_hand = plan.schedule, Position(steps=plan.steps), False
         if plan.steps > MOST_STEPS:
-            return self._again(0)
+            return self._again(0, free)
+        free -= table_bytes(schedule, plan.steps)
         found, rooms = 0.0, dict[int, float]()
         # The initial state that is kept beside what the first step saved.
         spare = plan.sizes.restart if spare_tier(schedule, plan.steps) == "memory" else 0
@@ -76,7 +78,7 @@ class Inside:
                 for below in range(action.stop - position.saved[0], action.start - position.saved[0]):
                     room = max(0, available - plan.sizes.fixed - held - below * plan.sizes.taped_beside)
                     if room not in rooms:
-                        rooms[room] = self._again(room)
+                        rooms[room] = self._again(room, free)
                     found += rooms[room]
                 # A step that has just run has them keep what there is room for.
                 found -= at_hand
@@ -84,18 +86,20 @@ class Inside:
             position = position.after(action)
         return found / max(1, plan.steps)
 
-    def _again(self, room: int) -> float:
+    def _again(self, room: int, free: int) -> float:
         """Return how often each step runs from what they keep at least to the end, with so many bytes beyond that."""
-        runs = sum([_forward_steps(plan, room // len(self.plans)) for plan in self.plans])
+        runs = sum([_forward_steps(plan, room // len(self.plans), free) for plan in self.plans])
         return runs / max(1, sum([plan.steps for plan in self.plans]))
 
 
-def _forward_steps(plan: Plan, room: int) -> int:
-    """Return the forward steps of a loop that has so many bytes beyond its least."""
+def _forward_steps(plan: Plan, room: int, free: int) -> int:
+    """Return the forward steps of a loop that has so many bytes beyond its least; a table may take what is free."""
     if not plan.fewest:
         return plan.predicted_steps_forward
     memory = plan.sizes.fixed + plan.fewest + room
+    kept = memory - free
     try:
-        return make_plan(plan.steps, plan.sizes, memory=memory, disk=0, costs=plan.costs).predicted_steps_forward
+        found = make_plan(plan.steps, plan.sizes, memory=memory, disk=0, costs=plan.costs, kept=kept)
+        return found.predicted_steps_forward
     except BudgetError:
         return Revolve(1).forward_steps(plan.steps)
