@@ -12,7 +12,7 @@ import pytest
 from tests.measure import find_least, peak_bytes
 from tests.scale import sample
 
-from ebbtide import Budget, BudgetError, checkpoint, grad, profile, timeloop
+from ebbtide import Budget, BudgetError, checkpoint, grad, profile, timeloop, vjp
 from ebbtide.loop.planning.sizes import RESERVE
 from ebbtide.schedules import Costs, Hierarchical, Mixed, Periodic, Revolve, StoreAll
 from ebbtide.storage import Disk
@@ -93,6 +93,13 @@ def test_the_function_holds_what_waits(name: str) -> None:
         found: list[Any] = []
         assert peak_bytes(lambda: found.append(bounded(memory))) - alone <= memory
         assert [g.tobytes() for g in found[0]] == [g.tobytes() for g in expected]
+
+
+def test_the_sum_for_a_static_value_is_in_memory_of_its_own() -> None:
+    """What a step only adds to its state has the cotangent itself: it is another's, and the caller's in the end."""
+    seed = np.array([1.0, 2.0, 3.0])
+    found = vjp(lambda u, a, b: timeloop(lambda u, i: u + a + b, u, 4), seed, seed, seed)[1](seed)
+    assert [g.tolist() for g in (seed, *found)] == [[1, 2, 3], [1, 2, 3], [4, 8, 12], [4, 8, 12]]
 
 
 # A static value that is large beside the state.
