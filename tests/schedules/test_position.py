@@ -104,6 +104,8 @@ def test_reverse_drops_what_no_step_needs():
     assert (after.end, after.state, after.saved) == (4, None, (2, 4))
     early = position.after(Copy(step=1)).after(Reverse(start=9, stop=2))
     assert (early.end, early.state, early.saved) == (2, 1, None)
+    # A state at the new end is none that a remaining step can start from.
+    assert replace(position, state=4).after(Reverse(start=9, stop=4)).state is None
 
 
 def test_loads():
@@ -187,6 +189,7 @@ REVERSING = {"steps": 9, "forward_ended": True, "saved": (7, 9), "state": 9, "sn
         (Position(steps=9, snapshots=(Snapshot(1, "saved"),), saved=(3, 4)), Move(step=1), "no neighbor"),
         (Position(steps=9, snapshots=(Snapshot(3, "saved"),), saved=(3, 4)), Move(step=3), "no neighbor"),
         (Position(steps=9, reversed=5, snapshots=(Snapshot(6, "saved"),)), Copy(step=6), "already reversed"),
+        (Position(steps=9, reversed=5, snapshots=(Snapshot(4, "saved"),)), Move(step=4), "already reversed"),
         (Position(steps=9), Delete(step=3), "no snapshot of step 3"),
     ],
 )
