@@ -327,22 +327,24 @@ def test_inputs_that_change_before_the_reverse_sweep(make, schedule, tmp_path):
 
 @pytest.mark.parametrize("first", [0, 4, 777, 1498])
 def test_steps_that_run_again_from_within_a_sum(first):
-    """Where the sum of a row has steps before the first that runs again, these count as they were."""
-    found = np.random.default_rng(first).integers(1, 1 << 60, 1500).tolist()
+    """Where a sum has steps before the first that runs again, these count as they were; the last sum has few steps."""
+    count = 1502  # the last row has two steps
+    found = np.random.default_rng(first).integers(1, 1 << 60, count).tolist()
     sums = Sums()
     assert not any(sums.meet(index, check) for index, check in enumerate(found))
     assert sums.spacing == 4
-    for changed in (None, first, 1499):
+    for changed in (None, first, 1499, 1501):
         again = sums.again(first, reduce(xor, found[:first], 0))
-        told = [again.meet(index, found[index] + (index == changed)) for index in range(first, 1500)]
-        rows = [] if changed is None else [(changed // 4 * 4, min(changed // 4 * 4 + 3, 1499))]
+        told = [again.meet(index, found[index] + (index == changed)) for index in range(first, count)]
+        rows = [] if changed is None else [(changed // 4 * 4, min(changed // 4 * 4 + 3, count - 1))]
         assert [row for row in told if row] == rows
 
 
-@pytest.mark.parametrize("place", [0, 777, 1498])
+@pytest.mark.parametrize("place", [0, 777, 1498, 1500])
 def test_one_input_of_many_that_changes(place):
-    """Of a loop of more steps than there are checksums each input counts, also where it changes its sign."""
-    rows, count = np.ones((1500, 2)), 1500
+    """Of a loop of more steps than there are checksums each input counts, also a late one, and its sign."""
+    count = 1503  # the last checksum is of three steps, and the others of four
+    rows, last = np.ones((count, 2)), min(place // 4 * 4 + 3, count - 1)
 
     def f(u: Any) -> Any:
         return timeloop(lambda u, x: np.sin(u) * x + 0.0, u, count, inputs=rows, schedule=Revolve(20))
@@ -350,7 +352,7 @@ def test_one_input_of_many_that_changes(place):
     for change in (-1.0, 3.0):
         _, pull = vjp(f, np.zeros(2))
         rows[place] *= change
-        with pytest.raises(MutationError, match=rf"steps {place // 4 * 4} to {place // 4 * 4 + 3} .* not the same"):
+        with pytest.raises(MutationError, match=rf"steps {place // 4 * 4} to {last} .* not the same"):
             pull(np.ones(2))
         rows[place] = 1.0
     rows[[place, place - 1]] = [[2.0], [3.0]]
