@@ -243,16 +243,22 @@ def test_what_encoding_saves_goes_back_at_once(tmp_path):
         assert blocks(find_files(tmp_path)[0]) <= storage.nbytes + (1 << 20)
 
 
-def test_damage_of_encoded_bytes_is_found(tmp_path):
-    """Encoded bytes have a checksum, and a header with a codec that is not known is an error."""
+@pytest.mark.parametrize("place", [3, 4, 8], ids=["length", "checksum", "frame"])
+def test_damage_of_encoded_bytes_is_found(tmp_path, monkeypatch, place):
+    """Encoded bytes have a checksum, and no decoder is given what was not written."""
+    monkeypatch.setattr(codecs, "_find_unpack", lambda codec, dtype: lambda content: pytest.fail("was decoded"))
     with Disk(tmp_path, compression="float32") as storage:
         storage.put(0, [np.arange(50.0)])
         (path,) = find_files(tmp_path)
         content = bytearray(path.read_bytes())
-        content[storage._entries[0].record.data + 3] ^= 1
+        content[storage._entries[0].record.data + place] ^= 1
         path.write_bytes(content)
-        with pytest.raises(StorageError, match="CRC-32C"):
+        with pytest.raises(StorageError, match="a frame of array 0 has not the CRC-32C"):
             storage.get(0)
+
+
+def test_a_codec_that_is_not_known_is_an_error():
+    """What another version has encoded by a codec of its own is not decoded."""
     with pytest.raises(ValueError, match="'later'"):
         decoded("later", [np.zeros(3, np.uint8)], np.dtype("f8"), (1,))
 
