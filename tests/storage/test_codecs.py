@@ -149,12 +149,15 @@ def test_lossless_is_not_kept_for_few_bytes_less():
     assert codec.encode(np.zeros(1000)) is None
 
 
-def test_what_does_not_shrink_is_stored_as_it_is():
-    """Random bytes are not compressed, whatever was measured."""
+def test_what_does_not_shrink_is_stored_as_it_is(tmp_path):
+    """Random bytes are not compressed, whatever was measured; a frame has 8 bytes beside those of its numbers."""
     codec = tried(make_codec("lossless"), np.zeros(1000), 10.0)
     assert encoded(codec, np.zeros(1000)) is not None
     assert encoded(codec, np.frombuffer(np.random.default_rng(0).bytes(8000))) is None
     assert codec.encode(np.zeros(0)) is None
+    with Disk(tmp_path, compression="float32") as storage:
+        storage.put(0, [np.ones(count) for count in (1, 2, 3)])
+        assert [array.codec for array in storage._entries[0].record.arrays] == ["raw", "raw", "float32"]
 
 
 @pytest.mark.parametrize("buffer", [0, 1 << 22])
@@ -257,8 +260,10 @@ def test_damage_of_encoded_bytes_is_found(tmp_path, monkeypatch, place):
             storage.get(0)
 
 
-def test_a_codec_that_is_not_known_is_an_error():
-    """What another version has encoded by a codec of its own is not decoded."""
+def test_what_cannot_be_decoded_is_an_error():
+    """A codec of another version, and frames of fewer elements than there were: nothing is left as memory had it."""
+    with pytest.raises(ValueError, match="9 of 10 elements are there"):
+        decoded("float32", encoded(make_codec("float32"), np.ones(9)), np.dtype("f8"), (10,))
     with pytest.raises(ValueError, match="'later'"):
         decoded("later", [np.zeros(3, np.uint8)], np.dtype("f8"), (1,))
 
