@@ -12,7 +12,7 @@ import pytest
 from tests.measure import find_least, peak_bytes
 from tests.scale import sample
 
-from ebbtide import Budget, BudgetError, checkpoint, grad, profile, timeloop, vjp
+from ebbtide import Budget, BudgetError, checkpoint, grad, hvp, profile, timeloop, vjp
 from ebbtide.loop.planning.sizes import RESERVE
 from ebbtide.schedules import Costs, Hierarchical, Mixed, Periodic, Revolve, StoreAll
 from ebbtide.storage import Disk
@@ -100,6 +100,20 @@ def test_the_sum_for_a_static_value_is_in_memory_of_its_own() -> None:
     seed = np.array([1.0, 2.0, 3.0])
     found = vjp(lambda u, a, b: timeloop(lambda u, i: u + a + b, u, 4), seed, seed, seed)[1](seed)
     assert [g.tolist() for g in (seed, *found)] == [[1, 2, 3], [1, 2, 3], [4, 8, 12], [4, 8, 12]]
+
+
+def test_the_sum_for_a_static_value_comes_to_have_a_tangent() -> None:
+    """The last step adds what is constant to a derivative forwards, as plain NumPy has it, and others what is not."""
+    step = lambda u, k, i: u + k if i == 3 else np.sin(u) * k
+
+    def unrolled(k: Any) -> Any:
+        u = U[:3]
+        for i in range(4):
+            u = step(u, k, i)
+        return np.sum(u)
+
+    looped = lambda k: np.sum(timeloop(lambda u, i: step(u, k, i), U[:3], 4))
+    np.testing.assert_allclose(hvp(looped)(VECTOR[:3], U[:3]), hvp(unrolled)(VECTOR[:3], U[:3]), rtol=1e-14)
 
 
 # A static value that is large beside the state.
