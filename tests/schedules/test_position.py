@@ -172,6 +172,7 @@ REVERSING = {"steps": 9, "forward_ended": True, "saved": (7, 9), "state": 9, "sn
         (Position(steps=9), Forward(start=0, stop=0), "start < stop"),
         (Position(steps=9, snapshots=(Snapshot(0),)), Forward(start=0, stop=2, snapshot=True), "already has"),
         (Position(steps=9, state=4, saved=(1, 3)), Forward(start=4, stop=5, save=True), r"\(1, 3\), and a gap"),
+        (Position(steps=9, state=2, saved=(1, 3)), Forward(start=2, stop=3, save=True), r"\(1, 3\), and a gap"),
         (Position(steps=9), Copy(step=0), r"no snapshot of step 0, only of \[\]"),
         (Position(steps=9, snapshots=(Snapshot(3),)), Move(step=2), r"no snapshot of step 2, only of \[3\]"),
         (Position(steps=9), EndForward(), "step 0 of 9"),
