@@ -8,33 +8,34 @@ from typing import Any
 import pytest
 
 from ebbtide.bound import Bound
-from ebbtide.ledger import SAVED, Ledger
+from ebbtide.ledger import SAVED, SNAPSHOTS, Ledger
 from ebbtide.loop.holding import held
 from ebbtide.loop.holding.held import Beyond
 from ebbtide.loop.holding.in_work import InWork
 
 
 class Holder:
-    """A loop that holds saved values, and can give all of them up; the code around it has paged some bytes."""
+    """A loop that holds saved values or snapshots, and can give all up; the code around it has paged some bytes."""
 
-    def __init__(self, ledger: Ledger, nbytes: int) -> None:
-        self.ledger, self.sheddable, self.is_at_work = ledger, nbytes, False
+    def __init__(self, ledger: Ledger, nbytes: int, kind: str = SAVED) -> None:
+        self.ledger, self.sheddable, self.is_at_work, self.kind = ledger, nbytes, False, kind
         self.outer = SimpleNamespace(pager=SimpleNamespace(paged=0))
         self.stepper = SimpleNamespace(region=SimpleNamespace(outer=self.outer))
-        ledger.add(SAVED, nbytes)
+        ledger.add(kind, nbytes)
         ledger.lend(self)
 
     def shed(self, nbytes: int) -> int:
         """Give up as much as it is asked for."""
         freed = min(nbytes, self.sheddable)
         self.sheddable -= freed
-        self.ledger.add(SAVED, -freed)
+        self.ledger.add(self.kind, -freed)
         return freed
 
 
-def fail(ledger: Ledger) -> None:
-    """Give up some bytes, and fail."""
+def fail(ledger: Ledger, mine: Holder) -> None:
+    """Give up some bytes, of which the code around has paged a few, and fail."""
     ledger.add(SAVED, -30)
+    mine.outer.pager.paged += 5
     raise OSError("full")
 
 
@@ -43,17 +44,18 @@ def kept_since(ledger: Ledger, in_work: InWork, rule: Any) -> int:
     return sum(ledger.kept_since(in_work.since(rule)))
 
 
-def test_what_other_loops_give_up_is_no_part_of_what_a_step_saves() -> None:
+@pytest.mark.parametrize("kind", [SAVED, SNAPSHOTS])
+def test_what_other_loops_give_up_is_no_part_of_what_a_step_saves(kind: str) -> None:
     """A step of 2.3 MB beside a loop that gave up as much while it ran was taken for one of 0.1 MB."""
     ledger = Ledger(watched=True)
-    other, mine = Holder(ledger, 300), Holder(ledger, 50)
+    other, mine = Holder(ledger, 300, kind), Holder(ledger, 50, kind)
     in_work = InWork(ledger)
     in_work.begin(None, bounded=False)
     with in_work.running(mine):
-        ledger.add(SAVED, 400)
+        ledger.add(kind, 400)
         assert ledger.relieve(320) == 320
         with in_work.giving_up(mine):
-            ledger.add(SAVED, -10)
+            ledger.add(kind, -10)
     assert (other.sheddable, mine.sheddable) == (0, 30)
     # What the loop itself gives up it tells; here it gave up 20 bytes that nobody was told of.
     assert kept_since(ledger, in_work, mine) == 400 - 20
@@ -70,7 +72,7 @@ def test_what_goes_to_disk_and_what_fails_is_no_part_of_it_either() -> None:
         ledger.add(SAVED, -70)
         mine.outer.pager.paged += 70
         with pytest.raises(OSError, match="full"), in_work.giving_up(mine):
-            fail(ledger)
+            fail(ledger, mine)
     assert kept_since(ledger, in_work, mine) == 400
     in_work.begin(mine.outer.pager, bounded=False)
     assert kept_since(ledger, in_work, mine) == 0
