@@ -13,7 +13,7 @@ from ebbtide.arrays.context import current, entered
 from ebbtide.ledger import SAVED, Ledger
 from ebbtide.loop.stepping.inputs import Inputs
 from ebbtide.loop.stepping.steps import Stepper, TapedStep
-from ebbtide.loop.stepping.swap import Swap, nodes_of, swappable_bytes
+from ebbtide.loop.stepping.swap import Swap, is_paged, nodes_of, swappable_bytes
 from ebbtide.loop.stepping.verify import Verifier
 from ebbtide.storage import entry_nbytes
 from ebbtide.tape.pager import Pager
@@ -87,6 +87,13 @@ def test_memory_that_values_share_goes_out_once_and_comes_back_shared() -> None:
     swap.restore(arrays)
     assert ledger.held[SAVED] == saved - freed + sum(array.nbytes for array in arrays)
     assert swappable_bytes(record) == (sum(array.nbytes for array in arrays), on_disk)
+    # A sweep has paged it by itself: it is in the storage, too, and there is no use for a page that may be old.
+    paged = [value for node in nodes_of(record) for value in node.saved or () if type(value) is SavedValue]
+    for value in paged:
+        value.page = pytest.fail
+    assert is_paged(record)
+    swap.forget()
+    assert not is_paged(record)
 
 
 def test_what_shares_memory_with_what_stays_is_not_stored() -> None:
