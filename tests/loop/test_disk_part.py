@@ -59,6 +59,40 @@ def test_a_plan_is_made_for_what_others_leave() -> None:
     assert lender.asked == 0
 
 
+class Bare:
+    """A loop of which a part of the disk knows its plan and its snapshots, or a storage that has allocated bytes."""
+
+    def __init__(self, **known: Any) -> None:
+        self.__dict__.update(known)
+
+
+def test_what_a_loop_has_of_the_disk_is_its_own_until_it_is_dismissed() -> None:
+    """What was promised and what is stored count once; what the loop does not use goes back, and all in the end."""
+    ledger, calls = Ledger(watched=True), list[str]()
+    ledger.quota = Quota(100 * MIB)
+    part = DiskPart(ledger, Budget(2**30, 100 * MIB), is_own=False)
+    snapshots = SimpleNamespace(are_theirs=False, unreserve=lambda: calls.append("unreserved"))
+    plan, room = SimpleNamespace(predicted_disk_bytes=30 * MIB), SimpleNamespace(stale=False)
+    loop, storage = Bare(snapshots=snapshots, plan=plan, room=room), Bare(allocated=20 * MIB)
+    part.snapshots.add(storage)
+    part.enlist(loop)
+    assert (ledger.quota.left, part.left) == (70 * MIB, 100 * MIB)
+    assert part.has_room(80 * MIB)
+    assert not part.has_room(80 * MIB + 1)
+    part.lacks = 1
+    assert not part.has_room(1)
+    assert part.give_up()
+    assert (ledger.quota.left, calls, room.stale) == (80 * MIB, ["unreserved"], True)
+    snapshots.are_theirs = True
+    part.promise(loop)
+    assert ledger.quota.left == 80 * MIB
+    snapshots.are_theirs = False
+    part.promise(loop)
+    storage.allocated = 0
+    part.dismiss()
+    assert (ledger.quota.left, ledger.quota.lenders) == (100 * MIB, [])
+
+
 def test_others_give_up_disk_where_there_is_no_plan() -> None:
     """A first plan that needs the disk of another loop gets it, and is refused once there is no more."""
     ledger = Ledger(watched=True)
