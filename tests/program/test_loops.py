@@ -567,6 +567,22 @@ def test_donated_arrays_that_a_step_finds_around_it():
     assert bits(f(c.copy())) == bits(expected)
 
 
+def test_what_a_step_counts_is_not_written_while_it_is_traced():
+    """A step writes into its state and inputs; those that depend on nothing traced are the caller's, and stay."""
+    state, rows = np.zeros(2, int), [np.array([k, k]) for k in (1, 2, 3)]
+
+    def step(s, x):
+        s[1][0] += 1
+        x[0] += 5
+        return s[0] * x[0] * s[1][0], s[1]
+
+    def f(u):
+        return timeloop(step, (u, state), 3, inputs=rows)
+
+    assert bits(jit(f)(U)) == bits(f(U))
+    assert [state.tolist(), *(row.tolist() for row in rows)] == [[0, 0], [1, 1], [2, 2], [3, 3]]
+
+
 @pytest.mark.parametrize("at", [1, 5, 9, 14])
 def test_the_next_run_after_an_error(at):
     """A run that ended with an error, wherever it was, leaves the next one as it is."""
