@@ -12,7 +12,7 @@ import pytest
 
 from ebbtide import grad, timeloop
 from ebbtide.loop.holding import ahead
-from ebbtide.schedules import Hierarchical, Position, Revolve, Snapshot
+from ebbtide.schedules import Delete, Hierarchical, Position, Revolve, Snapshot
 from ebbtide.storage import Disk, Tiered
 
 
@@ -77,3 +77,31 @@ def test_a_restart_state_behind_saved_steps_is_a_way_back():
     assert ahead.is_stuck(replace(behind, snapshots=saved))
     assert ahead.is_stuck(replace(behind, snapshots=(*saved, Snapshot(5, "restart", "disk"))))
     assert not ahead.is_stuck(replace(behind, snapshots=saved, state=4))
+
+
+def test_the_way_back_is_never_spare():
+    """Of what a loop could do without, the first restart state is none, wherever it lies and whatever is below it."""
+    saved = tuple(Snapshot(k, "saved") for k in range(2))
+    above = (Snapshot(4), Snapshot(5, "saved"), Snapshot(6, "restart", "disk"))
+    for first in ((Snapshot(0),), (*saved, Snapshot(2))):
+        position = Position(steps=9, state=9, forward_ended=True, snapshots=(*first, *above))
+        assert ahead.find_way_back(position) == first[-1]
+        assert ahead.find_spare(position) == above[:2]
+        assert ahead.find_spare(position, "disk") == above[2:]
+        cheapest, given = ahead.Cheapest(), list[int]()
+        while (kept := cheapest.take(position)) is not None:
+            given.append(kept.step)
+            position = position.after(Delete(step=kept.step))
+        assert sorted(given) == [4, 5]
+
+
+def test_the_initial_state_comes_in_the_place_of_what_its_step_saved():
+    """That is dropped, but a restart state of step 0 is that very state; of both, one may be kept for other sweeps."""
+    dropped: list[Snapshot] = []
+    of_step, state, later = Snapshot(0, "saved"), Snapshot(0, "restart", "disk"), Snapshot(3)
+    for first in (of_step, state):
+        found = ahead.with_initial(Position(steps=9, snapshots=(first, later)), dropped.append)
+        assert found.snapshots == (state, later)
+    assert dropped == [of_step]
+    prefix = Position(steps=9, snapshots=(of_step,))
+    assert [ahead.is_among(prefix, one) for one in (of_step, state, later)] == [True, False, False]
