@@ -340,6 +340,15 @@ def test_steps_that_run_again_from_within_a_sum(first):
         assert [row for row in told if row] == rows
 
 
+def test_steps_before_those_that_a_resumed_run_has_read():
+    """They run again in the reverse sweep, and nothing is known of them; those from where the run begins are known."""
+    sums = Sums()
+    assert [sums.meet(index, 10 * index) for index in (0, 5, 6, 7)] == [None] * 4
+    assert [sums.meet(index, 1) for index in (0, 4, 6)] == [None, None, (6, 6)]
+    assert [sums.swept(index, 10 * index) for index in (7, 6, 5)] == [None] * 3
+    assert [sums.swept(index, 1) for index in (4, 3, 0)] == [None] * 3
+
+
 @pytest.mark.parametrize("place", [0, 777, 1498, 1500])
 def test_one_input_of_many_that_changes(place):
     """Of a loop of more steps than there are checksums each input counts, also a late one, and its sign."""
