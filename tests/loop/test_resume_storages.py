@@ -19,8 +19,10 @@ from tests.loop.test_resume import Ticker
 import ebbtide
 from ebbtide import Budget, grad, timeloop, value_and_grad, vjp
 from ebbtide.errors import DeterminismError
-from ebbtide.schedules import Revolve, StoreAll
-from ebbtide.storage import Disk, Storage, Tiered, system
+from ebbtide.ledger import SNAPSHOTS, Ledger
+from ebbtide.loop.holding.snapshots import Snapshots
+from ebbtide.schedules import Revolve, Snapshot, StoreAll
+from ebbtide.storage import Disk, Memory, Storage, Tiered, system
 
 STEPS = 40
 OUTPUTS: dict[str, Callable[[int], Any]] = {
@@ -276,3 +278,21 @@ def test_scratch_files_and_a_changed_working_directory(
     assert all(Path(path).parent == tmp_path / "scratch" for path in seen)
     assert list((tmp_path / "scratch").iterdir()) == []
     assert list((tmp_path / "work").iterdir()) == []
+
+
+def test_of_a_storage_of_the_user_a_loop_removes_its_own_keys() -> None:
+    """What a killed run of the same loop left goes, and all that it stores, also from the ledger; all else stays."""
+    storage, ledger = Memory(), Ledger(watched=True)
+    for key in ("run/1-4-restart", "run/10-4-restart", "mine"):
+        storage.put(key, [U])
+    snapshots = Snapshots(ledger, storage, Memory, lambda: False, "run/1")
+    assert storage.keys() == ("run/10-4-restart", "mine")
+    for number in (1.0, 2.0):  # the second one is of another sweep, for which the first is kept
+        snapshots.put_state(3, [number * U], "memory")
+    assert snapshots.get_state(3, keep=True)[0].tolist() == U.tolist()
+    snapshots.drop(Snapshot(3))
+    assert (storage.keys(), ledger.held[SNAPSHOTS]) == (("run/10-4-restart", "mine"), 0)
+    snapshots.put_state(5, [U], "disk")
+    assert (len(storage.keys()), ledger.held[SNAPSHOTS]) == (3, U.nbytes)
+    snapshots.close()
+    assert (storage.keys(), ledger.held[SNAPSHOTS]) == (("run/10-4-restart", "mine"), 0)
