@@ -248,6 +248,16 @@ def test_what_it_remembers_changes_no_answer(snapshots, turns):
             position = position.after(Forward(start=position.state, stop=position.state + number))
 
 
+def test_saved_values_where_it_said_to_store_a_state_change_no_answer():
+    """They lie at the step that it remembers, and are no state from which the steps after it could run again."""
+    schedule, position = Online(3), Position(steps=FAR, open=True)
+    for _ in range(2):
+        position = position.after(schedule.next_action(position))
+    assert schedule.next_action(position) == Forward(start=2, stop=3, snapshot=True, drop=True)
+    position = position.after(Forward(start=2, stop=3, snapshot=True, kind="saved", drop=True))
+    assert schedule.next_action(position) == Online(3).next_action(position) == Delete(step=2)
+
+
 def test_the_states_that_it_keeps():
     """All first steps are stored, two are saved; then the first snapshot that can be spared gives its slot."""
     position, trace = Position(steps=FAR, open=True), []
