@@ -371,6 +371,15 @@ def test_what_is_given_up_leaves_the_fewest_steps(seed):
     assert schedule.find_surplus(position, free) == expected
 
 
+def test_the_latest_snapshot_is_worth_all_runs_of_the_steps_ahead():
+    """Where nothing more can be stored, each of these is run from the latest snapshot that is left."""
+    schedule, held = Mixed(3), tuple(map(Snapshot, (0, 2, 5, 6)))
+    position = Position(steps=12, state=7, snapshots=held)
+    left = {kept.step: schedule.forward_steps_left(position.after(Delete(step=kept.step))) for kept in held[1:]}
+    assert left == {2: 27, 5: 27, 6: 30}
+    assert left[schedule.find_surplus(position)] == 27
+
+
 MANY = (Mixed(1000), Mixed(600, 1, 7), Hierarchical(2, 500), Hierarchical(10, 1000))
 
 
