@@ -137,6 +137,7 @@ def test_a_wide_step_is_planned_in_memory_or_on_disk(memory: int) -> None:
     pages = SimpleNamespace(nbytes=18 * MIB)
     wide = SimpleNamespace(tape=SimpleNamespace(pager=SimpleNamespace(pages=pages)))
     part.learn(wide)
+    assert (part.reserve_for([]), part.reserve_for([wide])) == (18 * MIB, 0)
     loop = loop_at(position, plan, part, planned=NARROW, spare=SimpleNamespace(grown=True))
     found = choose_again(loop, memory * MIB, 0, 0)
     assert found.predicted_peak_bytes <= memory * MIB
