@@ -96,6 +96,40 @@ def test_writes_that_fail(
     assert list(tmp_path.rglob("segment")) == []
 
 
+@pytest.mark.parametrize("lasting", [False, True], ids=["once", "from then on"])
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO, errno.EDQUOT])
+def test_the_disk_of_a_budget_that_fails_while_it_is_timed(number: int, lasting: bool, tmp_path: Path) -> None:
+    """A disk that cannot be written when its transfers are timed is one that fails: the loop goes on without it."""
+    budget = Budget(memory=15 * U.nbytes, disk="1 MiB", directory=tmp_path)
+
+    def steps(u: Any, costs: Any = None) -> Any:
+        return np.sum(timeloop(lambda u, _: u + 0.1 * np.sin(u), u, 40, costs=costs) ** 2)
+
+    expected = grad(lambda u: steps(u, Costs(write=9.0, read=9.0)))(U)
+    for at in range(1, 5):  # the place and the bytes of both states that are timed
+        events = trouble.Events(at, trouble.fail(number), ("pwrite", "allocate"), lasting=lasting)
+        with warnings.catch_warnings(record=True) as caught, events.installed():
+            warnings.simplefilter("always")
+            assert np.array_equal(grad(steps, budget=budget)(U), expected)
+        assert events.count >= at
+        assert len(caught) <= 1
+        assert list(tmp_path.iterdir()) == []
+
+
+def test_a_directory_that_does_not_exist_is_told_at_once(tmp_path: Path) -> None:
+    """What is no trouble of a disk is a mistake, which is told before the loop runs."""
+    ran = list[int]()
+
+    def step(u: Any, i: Any) -> Any:
+        ran.append(i)
+        return u + 0.1 * np.sin(u)
+
+    budget = Budget(memory=15 * U.nbytes, disk="1 MiB", directory=tmp_path / "missing")
+    with pytest.raises(StorageError, match="Cannot make a directory"):
+        grad(lambda u: np.sum(timeloop(step, u, 40)), budget=budget)(U)
+    assert set(ran) == {0}
+
+
 @pytest.mark.parametrize("schedule", SCHEDULES, ids=repr)
 def test_bytes_that_change_on_disk(schedule: Any, tmp_path: Path, record_property: Callable[..., None]) -> None:
     """Whatever byte of the file changes, the gradient is the same or an error says what is damaged."""

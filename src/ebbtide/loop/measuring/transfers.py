@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,14 +13,18 @@ from typing import Any
 import numpy as np
 
 from ebbtide.agree import agree, own_communicator
+from ebbtide.errors import StorageError
 from ebbtide.loop.measuring.timing import usual_time
 from ebbtide.loop.values.state import bytes_of, pack
 from ebbtide.quota import Quota
 from ebbtide.schedules import Costs
-from ebbtide.storage import Disk, StorageFullError
+from ebbtide.storage import Disk
 from ebbtide.storage.failures import close_or_warn
-from ebbtide.storage.transfer import LARGE
+from ebbtide.storage.transfer import FULL, LARGE
 from ebbtide.storage.worker import has_waited, read_clocks
+
+# What the system says of a disk that has no room, or works no more; anything else is a mistake in the directory.
+_TROUBLE = FULL | {errno.EIO}
 
 
 def with_transfers(
@@ -34,8 +40,8 @@ def with_transfers(
     packed, rounds = pack(values), list[tuple[list[float], bool]]()
     disk = Disk(directory, limit=quota, comm=own_communicator())
     try:
-        disk.reserve(0, 0)  # the file is made once, and not for each state
-        with suppress(StorageFullError):  # less than the budget says, which is found where the plan asks for its room
+        with _failing_later():
+            disk.reserve(0, 0)  # the file is made once, and not for each state
             rounds = [_time_transfers(disk, packed.arrays) for _ in range(2)]
     finally:
         close_or_warn(disk)
@@ -51,6 +57,21 @@ def with_transfers(
         costs, write=write, read=back, write_exposed=min(copying, write),
         read_exposed=back if prompt and is_busy else delete, prompt=prompt,
     )  # fmt: skip
+
+
+@contextmanager
+def _failing_later() -> Iterator[None]:
+    """
+    Pass over a disk that is full or broken, and cannot be timed.
+
+    The plan asks for its room, and each snapshot sees for itself whether it can be stored, as in a loop whose costs are
+    given, and which measures nothing. A wrong directory is told at once.
+    """
+    try:
+        yield
+    except StorageError as error:
+        if error.errno not in _TROUBLE:
+            raise
 
 
 def _time_transfers(disk: Disk, arrays: list[Any]) -> tuple[list[float], bool]:
