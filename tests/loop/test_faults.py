@@ -23,7 +23,7 @@ from tests.scale import FULL, SEED, bar
 from tests.storages import OutOfOrder
 
 import ebbtide
-from ebbtide import Budget, BudgetError, ReleasedValueError, StorageError, cli, grad, timeloop, vjp
+from ebbtide import Budget, BudgetError, ReleasedValueError, StorageError, cli, grad, profile, timeloop, vjp
 from ebbtide.schedules import Costs, Hierarchical, Periodic, Revolve, StoreAll
 from ebbtide.storage import Disk, system
 from ebbtide.storage.listing import clean, list_storage
@@ -113,6 +113,28 @@ def test_the_disk_of_a_budget_that_fails_while_it_is_timed(number: int, lasting:
             assert np.array_equal(grad(steps, budget=budget)(U), expected)
         assert events.count >= at
         assert len(caught) <= 1
+        assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO])
+def test_the_only_way_back_is_not_lost_behind_the_steps(number: int, tmp_path: Path) -> None:
+    """An initial state on disk that a thread cannot write stays in memory: from there all steps can run again."""
+    u, most = np.tile(U, 10), 12
+    budget = Budget(memory=8 * u.nbytes, disk="32 MiB", directory=tmp_path)
+    costs = Costs(forward=1.0, reverse=3.0, write=1e-3, read=1e-3)
+
+    def steps(u: Any) -> Any:
+        return np.sum(timeloop(lambda u, _: u + 0.1 * np.sin(u), u, 24, costs=costs) ** 2)
+
+    with profile() as p:
+        expected = grad(steps, budget=budget)(u)
+    assert p.loops[0].schedule == StoreAll("disk")
+    for at in range(1, most):
+        events = trouble.Events(at, trouble.fail(number), ("pwrite", "allocate"), lasting=True)
+        with warnings.catch_warnings(record=True) as caught, events.installed():
+            warnings.simplefilter("always")
+            assert np.array_equal(grad(steps, budget=budget)(u), expected), at
+        assert len(caught) == 1
         assert list(tmp_path.iterdir()) == []
 
 

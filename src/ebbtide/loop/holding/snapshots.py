@@ -166,7 +166,12 @@ class Snapshots:
         packed = pack(state)
         self._forms[step] = packed.forms
         self._put(step, packed.arrays, tier, "restart")
-        if vital and self._key(step, "restart") in self.lost:
+        key = self._key(step, "restart")
+        if vital and tier != "memory" and key not in self.lost:
+            # What a thread could not write would be known later, when this state is not at hand any more.
+            storage = self._storage(tier)
+            self._attempt(storage, storage.flush, key)
+        if vital and key in self.lost:
             self._forms[step] = packed.forms
             self._put(step, packed.arrays, "spare", "restart")
 
