@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from tests.measure import peak_bytes
+from tests.measure import find_least, peak_bytes
 
 from ebbtide import (
     Budget,
@@ -488,3 +488,41 @@ def test_body_that_writes_an_argument_of_integers(budget):
     assert (gradient.tolist(), counts.tolist()) == ([1.0] * 3, [0] * 3)
     pullback = vjp(lambda x: checkpoint(body)(x, counts), x, retain=True)[1]
     assert [pullback(1.0)[0].tolist() for _ in range(2)] == [[1.0] * 3] * 2
+
+
+def logistic(u):
+    """Apply one operation that saves an array."""
+    return u - 0.01 * u * u
+
+
+def stepped(f):
+    """Return a time loop of nine steps."""
+    return lambda u: timeloop(lambda u, _: f(u), u, 9)
+
+
+SMALL = {
+    "alone": checkpoint(logistic),
+    "in another one": checkpoint(checkpoint(logistic)),
+    "around a loop": checkpoint(stepped(logistic)),
+    "around that": checkpoint(checkpoint(stepped(logistic))),
+    "three deep": checkpoint(checkpoint(checkpoint(stepped(logistic)))),
+    "around two loops": checkpoint(lambda u: stepped(logistic)(stepped(logistic)(u))),
+    "in a loop": stepped(checkpoint(logistic)),
+    "after a loop": lambda u: checkpoint(logistic)(stepped(logistic)(u)),
+}
+
+
+@pytest.mark.parametrize("times", [1.0, 1.2])
+@pytest.mark.parametrize("name", SMALL)
+def test_small_functions_are_within_their_budgets(name, times):
+    """What the interpreter takes for a function that runs again counts: of one operation it passed 32 KB by 7."""
+    u = np.linspace(0.1, 1.0, 500)
+
+    def f(u):
+        return np.sum(SMALL[name](u) ** 2)
+
+    alone = peak_bytes(lambda: f(u))
+    budget = Budget(int(times * find_least(lambda memory: grad(f, budget=Budget(memory))(u))))
+    call = grad(f, budget=budget)
+    np.testing.assert_array_equal(call(u), grad(f)(u))
+    assert peak_bytes(lambda: call(u)) - alone <= budget.memory
