@@ -362,10 +362,14 @@ class _CheckpointRule(JointRule):
                     yield self._place_of(key), value, owned
         finally:
             if pager is not None:
-                while waiting:
-                    pager.drop(waiting.pop())
-                pager.close()
-                self._ledger.add(BUFFERS, -_OBJECTS)
+                self._end(pager, waiting)
+
+    def _end(self, pager: Pager, waiting: list[Any]) -> None:
+        """Count what was for the sweep no more."""
+        while waiting:
+            pager.drop(waiting.pop())
+        pager.close()
+        self._ledger.add(BUFFERS, -_OBJECTS)
 
     def _tape(self, pager: Any) -> Any:
         """Return a tape for the function to run again on."""
