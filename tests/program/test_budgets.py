@@ -9,7 +9,7 @@ import numpy as np
 import optree
 import pytest
 from scipy.special import erf
-from tests.measure import peak_bytes
+from tests.measure import find_least, peak_bytes
 from tests.scale import FULL, sample
 
 from ebbtide import Budget, BudgetError, grad, jit, trace, value_and_grad
@@ -244,3 +244,24 @@ def test_small_programs_are_as_they_were():
     x = np.ones(10)
     program = trace(lambda x: np.sin(np.exp(x)), x)
     assert plain_rung(program, [x.strides]).program is program
+
+
+@pytest.mark.parametrize("times", [1.0, 1.2])
+@pytest.mark.parametrize("calls", [1, 3])
+@pytest.mark.parametrize("points", [100, 500])
+def test_small_programs_are_within_their_budgets(points, calls, times):
+    """What the interpreter takes around them counts: three of one operation passed 43 KB by 9."""
+    program = jit(lambda u: u - 0.01 * u * u)
+
+    def f(u):
+        for _ in range(calls):
+            u = program(u)
+        return np.sum(u**2)
+
+    u = np.linspace(0.1, 1.0, points)
+    expected = grad(f)(u)
+    alone = peak_bytes(lambda: f(u))
+    budget = Budget(int(times * find_least(lambda memory: grad(f, budget=Budget(memory))(u))))
+    call = grad(f, budget=budget)
+    np.testing.assert_array_equal(call(u), expected)
+    assert peak_bytes(lambda: call(u)) - alone <= budget.memory

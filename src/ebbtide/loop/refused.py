@@ -42,6 +42,8 @@ class RefusedLoop(JointRule):
 
     __slots__ = ("__weakref__", "_held", "_kept", "_on_disk", "_sums", "emitted", "links", "plan")
 
+    has_reserve = True
+
     def __init__(
         self, ledger: Ledger, plan: Plan, on_disk: bool, links: Links, sums: int, emitted: list[Any], kept: list[Any]
     ) -> None:

@@ -54,6 +54,8 @@ class LoopRule(JointRule):
         "snapshots", "state", "stepper", "verifier", "watch",
     )  # fmt: skip
 
+    has_reserve = True
+
     def __init__(
         self, stepper: Stepper, plan: Plan, snapshots: Snapshots, verifier: Verifier, ledger: Any, room: Room,
         until: Any, watch: Watch, resumption: Resumption | None = None, directory: ResumeDirectory | None = None,

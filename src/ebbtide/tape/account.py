@@ -24,9 +24,10 @@ from ebbtide.tape.pager import Pager
 from ebbtide.tape.refusal import refusal
 
 # What the interpreter takes beside arrays and records, as tracemalloc sees it: 14 KiB to 26 KiB for functions of one
-# and two operations, 33 KiB for a gradient of a gradient. Loops, programs and checkpointed functions have it in what
-# they say to need, and storages have room for it in theirs.
-_RESERVE = 48 * 1024
+# and two operations, 33 KiB for a gradient of a gradient. Loops and checkpointed functions have it in what they say to
+# need, and storages have room for it in theirs. Around programs and solvers it is less: three of a program of two
+# operations took 9 KiB more than what they need.
+_RESERVE, _RESERVE_AROUND_JOINTS = 48 * 1024, 16 * 1024
 
 
 @final
@@ -222,7 +223,9 @@ def _settle(pager: Pager, seeds: list[Any], leaves: list[Node]) -> None:
 
 def _reserve(pager: Pager, forecast: Forecast) -> int:
     """Return the bytes for the interpreter that are in no forecast."""
-    return 0 if forecast.joints or pager.on_disk else _RESERVE
+    if pager.on_disk or any(rule.has_reserve for rule in forecast.joints):
+        return 0
+    return _RESERVE_AROUND_JOINTS if forecast.joints else _RESERVE
 
 
 def _forecast(pager: Pager, seeds: list[Any], leaves: list[Node], *, bare: bool = False) -> Forecast:

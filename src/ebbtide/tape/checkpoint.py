@@ -257,6 +257,8 @@ class _CheckpointRule(JointRule):
         "_structure", "_values", "parents",
     )  # fmt: skip
 
+    has_reserve = True
+
     def __init__(
         self,
         f: Any,

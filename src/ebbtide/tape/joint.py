@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, final
+from typing import Any, ClassVar, final
 
 import numpy as np
 
@@ -37,9 +37,16 @@ class Holding:
 
 
 class JointRule(ABC):
-    """How the cotangents of several outputs become those of the operands, all at once."""
+    """
+    How the cotangents of several outputs become those of the operands, all at once.
+
+    Attributes:
+        has_reserve: Whether what it says to need has room for what the interpreter takes in a sweep.
+    """
 
     __slots__ = ()
+
+    has_reserve: ClassVar[bool] = False
 
     @property
     @abstractmethod
