@@ -91,7 +91,7 @@ class Whole:
         report = self._ledger.report
         if report is not None:
             self._state = bytes_of(values)
-            self._before = report.allocated - self._state
+            self._before, self._others = report.allocated - self._state, self._ledger.live
             held = sum([one.holding(False).held for one in lenders_of(self._ledger)])
             self._begun = report.allocated_peak, self._ledger.live - held, held
             self._around, report.within = report.within, 0
@@ -164,6 +164,9 @@ class Whole:
         report.within, self._within = self._around, report.within
         if traced is None:
             return plan
+        # What others gave up since the loop began is not there when it comes to its peak: of two equal loops in turn it
+        # was predicted for 1.1 to 1.4 times what they took.
+        self._before -= max(0, self._others - others)
         self._outputs, self.available, self._others = outputs, available, others
         self._expect(plan.sizes, plan.sizes.saved)
         # Of a loop in a step it may be another one's before it.
