@@ -89,7 +89,7 @@ def timeloop(
         inputs: `x` is `inputs[i]`: an array with *steps* rows (one that reads them from a file where it can), or a
             sequence of *steps* containers, or a dict of these by step number; or `inputs(i)`: a function of the step
             number, called again when a step runs again; None for the step number itself. An input lives as long as its
-            step, and is the same each time.
+            step, is the same each time, and is traced as the state is where it has a derivative.
         outputs: Whether each step gives an output. What it hands out otherwise, as by a list that it closes over, has
             no derivative where steps run again.
         schedule: When to store and recompute; None to choose from the budget. A given one is followed exactly.
