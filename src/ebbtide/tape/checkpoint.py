@@ -311,7 +311,6 @@ class _CheckpointRule(JointRule):
         pager = None
         if self._ledger.watched:
             pager = Pager(self._ledger, current().budget, strict=True, around=region.outer.pager)
-            self._ledger.add(BUFFERS, _OBJECTS)
             pager.load_room(_nbytes_of_copies(self._values), node, self._values)
         values = [v.open(node) if type(v) is SavedValue else v for v in self._values]
         if not retain:
@@ -324,6 +323,7 @@ class _CheckpointRule(JointRule):
             waiting += [pair[0] for pair in cotangents if pair is not None]
             for g in waiting:
                 pager.take(g)
+            self._ledger.add(BUFFERS, _OBJECTS)
         try:
             with entered(again=again), region.running(tape):
                 leaves = _entering(tape, values)

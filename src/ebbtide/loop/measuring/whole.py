@@ -57,7 +57,7 @@ class Whole:
     """
 
     __slots__ = (
-        "_around", "_asked", "_before", "_begun", "_each", "_given", "_gone", "_inner", "_kept", "_leaf",
+        "_around", "_asked", "_before", "_begun", "_beside", "_each", "_given", "_gone", "_inner", "_kept", "_leaf",
         "_ledger", "_measured", "_met", "_most", "_moved", "_others", "_outputs", "_passed", "_reached", "_saved",
         "_state", "_sums", "_traced", "_unreached", "_widest", "_within", "available", "is_outgrown",
     )  # fmt: skip
@@ -65,7 +65,7 @@ class Whole:
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
         self._before = self._around = self._within = self._kept = self._saved = self._sums = self._others = 0
-        self._moved = self._passed = self._gone = self._outputs = self._unreached = self._leaf = 0
+        self._moved = self._passed = self._gone = self._outputs = self._unreached = self._leaf = self._beside = 0
         self._given: list[Any] = []
         self._reached: dict[int, int] = {}
         self.available: int | None = None
@@ -166,7 +166,7 @@ class Whole:
             return plan
         # What others gave up since the loop began is not there when it comes to its peak: of two equal loops in turn it
         # was predicted for 1.1 to 1.4 times what they took.
-        self._before -= max(0, self._others - others)
+        self._beside = self._before - max(0, self._others - others)
         self._outputs, self.available, self._others = outputs, available, others
         self._expect(plan.sizes, plan.sizes.saved)
         # Of a loop in a step it may be another one's before it.
@@ -193,7 +193,7 @@ class Whole:
                 apart = self._within + min(BLOCK, plan.sizes.state) + (plan.sizes.state if beside else RESERVE)
             # What a step saves may have been there before it.
             peak = min(peak, available + max(plan.sizes.alone + apart, plain, 0))
-        return plan.with_whole(self._before + outputs + peak + RESERVE_PER_PROFILE, report.allocated_peak)
+        return plan.with_whole(self._beside + outputs + peak + RESERVE_PER_PROFILE, report.allocated_peak)
 
     def changed(self, rule: Any, plan: Plan) -> Plan:
         """Return another plan of a running loop with the peak that is predicted from where that stands."""
@@ -214,7 +214,7 @@ class Whole:
                 course.each, course.swept = self._each, self._sweeps_of(rule)
                 beyond = self._follow(plan, course, others=more)
                 peak = min(plan.predicted_peak_bytes + beyond, self._bound(plan)) + more
-                whole = self._before + self._outputs + peak + RESERVE_PER_PROFILE
+                whole = self._beside + self._outputs + peak + RESERVE_PER_PROFILE
         return plan.with_whole(whole, report.allocated_peak)
 
     def _sweeps_of(self, rule: Any) -> dict[int, int]:
