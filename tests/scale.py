@@ -33,7 +33,7 @@ EVERY = {
     "tests/loop/test_journal.py": 8,
     "tests/loop/test_kept.py": 8,
     "tests/loop/test_large_budgets.py": 8,
-    "tests/loop/test_least.py": 15,
+    "tests/loop/test_least.py": 16,
     "tests/loop/test_lifetimes.py": 4,
     "tests/loop/test_linearize.py": 8,
     "tests/loop/test_loop_budget.py": 16,

@@ -36,7 +36,7 @@ from ebbtide.tape.sweep import sweep
 
 # The record of a function that runs again is counted in whole pages, which may begin elsewhere than it was measured.
 _PAGES = 4 * PAGE
-# What the interpreter takes for it beside that, in both runs: with 16 KiB in all one operation took 24 to 28 KiB.
+# What the interpreter takes for it beside that, in both runs: with 16 KiB in all, three operations took 24 to 28.
 _OBJECTS = 14 * 1024
 
 
