@@ -25,8 +25,8 @@ from ebbtide.tape.refusal import refusal
 
 # What the interpreter takes beside arrays and records, as tracemalloc sees it: 14 KiB to 26 KiB for functions of one
 # and two operations, 33 KiB for a gradient of a gradient. Loops and checkpointed functions have it in what they say to
-# need, and storages have room for it in theirs. Around programs and solvers it is less: three runs of a program of three
-# operations took 9 KiB more than what they need.
+# need, and storages have room for it in theirs. Around programs and solvers it is less: three runs of a program of
+# three operations took 9 KiB more than what they need.
 _RESERVE, _RESERVE_AROUND_JOINTS = 48 * 1024, 16 * 1024
 
 
