@@ -61,7 +61,7 @@ class Pager:
     """
 
     __slots__ = (
-        "_around", "_cells", "_entries", "_excluded", "_known", "_margin", "_measures", "_sizes",
+        "_around", "_cells", "_entries", "_excluded", "_given", "_known", "_margin", "_measures", "_sizes",
         "_slivers", "_step", "budget", "ledger", "overhead", "pages", "passed", "pinned", "strict", "unplanned",
     )  # fmt: skip
 
@@ -69,7 +69,8 @@ class Pager:
         self, ledger: Ledger, budget: Budget | None, *, strict: bool = False, around: Pager | None = None,
         step: bool = False,
     ) -> None:  # fmt: skip
-        self.ledger, self.budget, self.strict, self._around, self._step = ledger, budget, strict, around, step
+        self.budget = self._given = budget
+        self.ledger, self.strict, self._around, self._step = ledger, strict, around, step
         self.pinned, self.unplanned, self._measures, self._margin = frozenset[int](), (0, 0), False, 0
         self.overhead, self._entries, self._sizes, self._slivers = Overhead(ledger), Entries(ledger), Sizes(), Slivers()
         self._cells = deque[weakref.ref[SavedValue]]()
@@ -147,10 +148,9 @@ class Pager:
         """Page the oldest saved values until *nbytes* more fit, as far as there are any."""
         if self._around is not None:
             self._around.reserve(nbytes)
-        ledger = self.ledger
-        if ledger.limit is None or not self._pages_now:
+        if (limit := self.ledger.limit) is None or not self._pages_now:
             return
-        while ledger.live + nbytes > ledger.limit and self.page_oldest((), []):
+        while self.ledger.live + nbytes > limit and self.page_oldest((), []):
             pass
         self._give_up_buffers(nbytes)
 
@@ -291,7 +291,8 @@ class Pager:
         around = self._around
         if around is not None and around.ledger is self.ledger and around.page_oldest(keep, spared):
             return True
-        budget = self.budget if self.passed is None else None
+        # Also where its own sweep fits, and asks for no pages: one within, of a time step, may take more than was seen.
+        budget = self.budget or self._given if self.passed is None else None
         while (cells := self._cells or (self.pages and self.pages.back)) and budget is not None:
             cell = (reference := cells.popleft())()
             if cell is None or cell.value is None or not is_pageable(cell):
@@ -307,8 +308,7 @@ class Pager:
     @property
     def pageable(self) -> list[np.ndarray]:
         """Saved values that could go to disk, the oldest first."""
-        cells = [one() for one in self._cells]
-        return [cell.value for cell in cells if cell is not None and cell.value is not None and is_pageable(cell)]
+        return [c.value for one in self._cells if (c := one()) is not None and c.value is not None and is_pageable(c)]
 
     @property
     def paged(self) -> int:
@@ -327,7 +327,7 @@ class Pager:
             self.pages = None
 
     def _page(self, cell: SavedValue, budget: Budget) -> None:
-        self.pages = pages = self.pages or Pages(self.ledger, budget)
+        self.budget, self.pages = budget, (pages := self.pages or Pages(self.ledger, budget))
         while True:
             try:
                 return pages.put(cell)
