@@ -48,9 +48,30 @@ def test_loops_that_gave_up_what_steps_saved_begin_again(states: float, tmp_path
     _check(two, int(states * STATE), tmp_path)
 
 
-def _check(f: Any, memory: int, directory: Path) -> None:
+# A loop between what is kept for the sweeps to come, which costs as much to store as to run a step.
+EVEN = Costs(forward=1.0, reverse=2.0, write=1.0, read=1.0)
+
+
+def between(u: Any) -> Any:
+    """A loop of steps that save three states, after two saved values and before three."""
+    start = np.exp(-np.sin(u) * u)
+    end = timeloop(lambda x, i: x + 0.01 * np.sin(x) * np.cos(x), start, 40, costs=EVEN)
+    return np.sum(np.sin(np.sin(np.sin(end))))
+
+
+@pytest.mark.parametrize("states", [7.55, 7.9, 8.3, 8.65, 9, 9.8])
+def test_what_is_kept_beside_a_loop_goes_to_disk_for_it(states: float, tmp_path: Path) -> None:
+    """
+    The second pull was refused for what the sweep after the loop had fitted with: the loop has its pages, and the disk.
+
+    The disk is full by then, and the loop gives up a part of its own while it plans.
+    """
+    _check(between, int(states * STATE), tmp_path, disk=16 * STATE)
+
+
+def _check(f: Any, memory: int, directory: Path, disk: Any = "64 MiB") -> None:
     """Pull three times, within the budget, with the same bits, and leave nothing behind."""
-    expected, budget, found = grad(f)(U), Budget(memory, "64 MiB", directory), list[Any]()
+    expected, budget, found = grad(f)(U), Budget(memory, disk, directory), list[Any]()
 
     def call() -> None:
         found.clear()

@@ -350,10 +350,11 @@ class Room:
         Raises:
             BudgetError: Nothing fits.
         """
-        went_back, self.stale, self.spare.went_back = self.spare.went_back, False, False
         is_lean, self.lean = self.lean, False
         self._replace(rule, choose_or_go_on(rule, self._ledger, self._unseen, self._stays, is_lean=is_lean))
-        self._freed = None
+        # What it gave up meanwhile, for others that went to disk, is known to that plan.
+        self._freed, self.stale = None, False
+        went_back, self.spare.went_back = self.spare.went_back, False
         return went_back
 
     def ended(self, rule: Any) -> None:

@@ -192,6 +192,21 @@ def need_less(rule: Any) -> bool:
     return True
 
 
+def page_outside(rule: Any) -> bool:
+    """
+    Bring the oldest that the code around a loop saved to disk, where it may be; return whether that freed bytes.
+
+    In the sweep of that code what comes after the loop may have fitted, and be in memory, as it is kept for another.
+    """
+    ledger, pager = rule.stepper.region.ledger, rule.stepper.region.outer.pager
+    if rule.room.planned is None or pager is None or pager.ledger is not ledger:
+        return False
+    before = ledger.live
+    while ledger.live >= before and pager.page_oldest((), []):
+        pass
+    return bool(ledger.live < before)
+
+
 def page(rule: Any, nbytes: int) -> None:
     """Bring what steps saved beyond the plan to disk until *nbytes* are free, first of those that are swept last."""
     ledger = rule.stepper.region.ledger

@@ -13,7 +13,7 @@ from ebbtide.errors import BudgetError, ScheduleError
 from ebbtide.ledger import Ledger
 from ebbtide.loop.holding.ahead import Cheapest, is_stuck
 from ebbtide.loop.holding.held import RECORD, beyond_now, counted_bytes, unrecorded_bytes
-from ebbtide.loop.holding.less import give_up_on_disk
+from ebbtide.loop.holding.less import give_up_on_disk, page_outside
 from ebbtide.loop.holding.share import held_steps
 from ebbtide.loop.planning.candidates import forget_table
 from ebbtide.loop.planning.plan import Plan
@@ -46,8 +46,8 @@ def choose_beside(rule: Any, ledger: Ledger, unseen: int, stays: int) -> Plan:
         except BudgetError:
             # All processes try again, or none.
             # Of a step on disk the nodes are in memory, and loops in it may hold there what they cannot do without.
-            gave_up = ledger.relieve(ledger.lent, lenders) or (is_alone() and give_up_on_disk(rule, saved))
-            if not agree(gave_up):
+            gave_up = ledger.relieve(ledger.lent, lenders) > 0 or page_outside(rule)
+            if not agree(gave_up or (is_alone() and give_up_on_disk(rule, saved))):
                 raise
 
 
