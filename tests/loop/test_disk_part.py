@@ -189,6 +189,7 @@ def test_all_processes_plan_again_if_one_could_give_up_something(monkeypatch: py
     monkeypatch.setattr(replan, "beyond_now", lambda rule: 0)
     monkeypatch.setattr(replan, "unrecorded_bytes", lambda rule: 0)
     monkeypatch.setattr(replan, "give_up_on_disk", lambda rule, kind: False)
+    monkeypatch.setattr(replan, "page_outside", lambda rule: False)
     monkeypatch.setattr(replan, "choose_again", choose)
     monkeypatch.setattr(replan, "agree", lambda nbytes: next(freed))
     with pytest.raises(BudgetError):
