@@ -65,6 +65,9 @@ class Bare:
     def __init__(self, **known: Any) -> None:
         self.__dict__.update(known)
 
+    def return_space(self) -> None:
+        """Of these bytes none is free."""
+
 
 def test_what_a_loop_has_of_the_disk_is_its_own_until_it_is_dismissed() -> None:
     """What was promised and what is stored count once; what the loop does not use goes back, and all in the end."""

@@ -19,6 +19,7 @@ STATE = U.nbytes
 STEPS = 30
 # What is stored there costs next to nothing.
 CHEAP = Costs(forward=1.0, reverse=2.0, write=0.01, read=0.01)
+NEAR, FAR = Costs(forward=1.0, reverse=2.0, write=0.1, read=0.1), Costs(forward=1.0, reverse=2.0, write=1.0, read=1.0)
 
 
 def loop(k: Any, u: Any, **options: Any) -> Any:
@@ -67,6 +68,34 @@ def test_what_is_kept_beside_a_loop_goes_to_disk_for_it(states: float, tmp_path:
     The disk is full by then, and the loop gives up a part of its own while it plans.
     """
     _check(between, int(states * STATE), tmp_path, disk=16 * STATE)
+
+
+def unequal(u: Any) -> Any:
+    """Two in turn, of which the first has wider steps in between."""
+    wide = lambda x: np.maximum(x + 0.01 * np.sin(np.sin(np.sin(x))), 0.5 * x * x)
+    first = lambda x, i: x * (1 - 0.01 * np.cos(x)) if i % 3 else wide(x)
+    between = timeloop(first, np.sin(u) + u, 12, costs=NEAR)
+    return np.sum(timeloop(lambda x, i: x + 0.02 * np.cos(x), between, 6, costs=NEAR) * u)
+
+
+def before(u: Any) -> Any:
+    """Two in turn, after code that saves some."""
+    between = timeloop(lambda x, i: x * (1 - 0.01 * x), np.exp(-np.sin(u) * u), 12, costs=FAR)
+    return np.sum(timeloop(lambda x, i: x + 0.02 * np.cos(x), between, 6, costs=NEAR) * u)
+
+
+@pytest.mark.parametrize("disk", sample([5, 8, 10], 2))
+@pytest.mark.parametrize(
+    ("f", "states"), [(before, 7), (before, 7.45), (before, 7.9), (unequal, 8.25), (unequal, 8.7), (unequal, 9.1)]
+)
+def test_two_loops_in_turn_share_a_small_disk(f: Any, states: float, disk: int, tmp_path: Path) -> None:
+    """
+    Where the disk is full of what one loop has there, the other one brings its state there all the same.
+
+    It was refused: the bytes on disk that were free had not gone back, a loop whose sweep was over had its state in
+    memory to the end, and one that is kept did not give up what its last step saved.
+    """
+    _check(f, int(states * STATE), tmp_path, disk=disk * STATE)
 
 
 def _check(f: Any, memory: int, directory: Path, disk: Any = "64 MiB") -> None:

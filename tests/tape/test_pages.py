@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from tests.measure import peak_bytes
 
-from ebbtide import Budget, BudgetError, grad, profile
+from ebbtide import Budget, BudgetError, grad, profile, vjp
 from ebbtide.ledger import BUFFERS, KINDS
 from ebbtide.storage import Disk, pipeline
 from ebbtide.tape import pages
@@ -104,3 +104,39 @@ def test_values_that_nobody_needs_leave_the_disk(tmp_path, monkeypatch):
     assert np.array_equal(call(x), grad(forked)(x))
     # Each page once: those that were read, and those of the other chain.
     assert len(deleted) == len(set(deleted)) > STEPS
+
+
+@pytest.mark.parametrize("units", [0.5, 2, 10, 30])
+@pytest.mark.parametrize("pulls", [1, 3])
+def test_a_disk_that_is_too_small_is_told_as_a_want_of_memory(tmp_path, units, pulls):
+    """
+    What the disk of a budget has no room for stays in memory, and the least that is named does, at the first try.
+
+    It was an error of the storage, whatever memory was given; and a pullback that is kept, which reads back what it has
+    there, passed 10 units by as much again once the disk was full.
+    """
+    x, found = np.linspace(0, 1, SIZE), []
+
+    def call(memory):
+        found.clear()
+        budget = Budget(memory, int(units * UNIT), tmp_path)
+        if pulls == 1:
+            found.append(grad(chain, budget=budget)(x))
+            return
+        _, pull = vjp(chain, x, retain=True, budget=budget)
+        for _ in range(pulls):
+            found[:] = [pull(1.0)[0]]
+        pull.free()
+
+    with pytest.raises(BudgetError, match="or more of disk than") as caught:
+        call(4 * UNIT)
+    least = caught.value.least
+    del caught  # with the pullback
+    assert list(tmp_path.iterdir()) == []
+    assert (STEPS - units) * UNIT < least <= (STEPS + 6 - int(units)) * UNIT
+    expected, alone = grad(chain)(x).tobytes(), peak_bytes(lambda: chain(x))
+    for memory in (least, int(1.2 * least)):
+        # Of pulls the gradient of the one before is the caller's.
+        assert peak_bytes(lambda memory=memory: call(memory)) - alone <= memory + (pulls > 1) * UNIT
+        assert found[0].tobytes() == expected
+    assert list(tmp_path.iterdir()) == []

@@ -321,8 +321,8 @@ class LoopRule(JointRule):
     def pull(self, cotangents: list[Any], node: Node, retain: bool) -> Iterable[tuple[int, Any, bool]]:
         """Run the reverse sweep and yield the cotangents of initial state, inputs and static values."""
         del node
-        if self.position.finished:
-            begin_again(self, self.prefix)
+        if self.prefix is not None or self.position.finished:
+            begin_again(self)
         self._mark = None  # of a loop that gave up what its last step saved, that step is run once more
         self.room.settle(self)
         if retain and self.prefix is None:
@@ -351,6 +351,7 @@ class LoopRule(JointRule):
             self.position = ahead.finished(self.position.steps)
             raise
         self.loss.tell()
+        self.position = self.prefix if retain and self.prefix else self.position  # it rests as before
         if not retain:
             self.close()
         if self._directory is not None:

@@ -19,6 +19,7 @@ from ebbtide.ledger import BUFFERS, Ledger
 from ebbtide.quota import Quota
 from ebbtide.storage.places import find_absolute
 from ebbtide.tape.forecast import Forecast
+from ebbtide.tape.holders import pageable_bytes
 from ebbtide.tape.node import Node
 from ebbtide.tape.pager import Pager
 from ebbtide.tape.refusal import refusal
@@ -188,7 +189,7 @@ def _settle(pager: Pager, seeds: list[Any], leaves: list[Node]) -> None:
     ledger, budget = pager.ledger, pager.budget
     if ledger.limit is None or budget is None:
         return
-    least = 0
+    least = pager.needed
     if pager.passed is None:
         if pager.on_disk and pager.pages is None and pager.forecast(seeds, leaves=leaves).peak <= ledger.limit:
             pager.budget = None  # it fits, and what a pager asks for beforehand is more than a sweep takes
@@ -197,22 +198,27 @@ def _settle(pager: Pager, seeds: list[Any], leaves: list[Node]) -> None:
         forecast = _forecast(pager, seeds, leaves)
         limit = ledger.limit - _reserve(pager, forecast)
         while (over := forecast.peak - limit) > 0 and (
-            forecast.shed(over) or forecast.need_less() or ledger.relieve(over)
+            forecast.shed(over) or forecast.need_less() or ledger.relieve(over) or _relieve_disk(pager, seeds)
         ):
             forecast = _forecast(pager, seeds, leaves)
         if forecast.peak <= limit:
             return
         least = forecast.peak
     bare = _forecast(pager, seeds, leaves, bare=True)
+    while _relieve_disk(pager, seeds):
+        bare = _forecast(pager, seeds, leaves, bare=True)
     least = max(least, bare.peak, bare.least)
     if not budget.disk:
         least = max(least, ledger.peak + sum(rule.holding(True).beyond for rule in bare.joints))
     least += _reserve(pager, bare)
     if budget.disk and pager.passed is None and bare.place is not None:
-        raise refusal(ledger, budget, bare.place, least - ledger.live)
+        raise refusal(ledger, budget, bare.place, least - ledger.live, is_short=_lacks_disk(pager, seeds))
     least += budget.memory - ledger.limit
     place = "It would be passed in the reverse sweep." if pager.passed is None else f"It was passed by {pager.passed}."
-    advice = "" if budget.disk else ", or let it page with disk="
+    if _lacks_disk(pager, seeds):
+        advice = f", or more of disk than {format_bytes(budget.disk)}"
+    else:
+        advice = "" if budget.disk else ", or let it page with disk="
     raise BudgetError(
         f"The budget of {budget} is too small: the saved values and cotangents of this gradient take "
         f"{least} bytes ({format_bytes(least)}) of memory. {place} Give at least {least} bytes of memory{advice}, or "
@@ -230,4 +236,16 @@ def _reserve(pager: Pager, forecast: Forecast) -> int:
 
 def _forecast(pager: Pager, seeds: list[Any], leaves: list[Node], *, bare: bool = False) -> Forecast:
     """Return what a sweep is going to hold, with all on disk that can be if there is disk."""
-    return pager.forecast(seeds, leaves=leaves, paged=pager.on_disk, bare=bare)
+    return pager.forecast(seeds, leaves=leaves, paged=pager.on_disk, bare=bare, left=pager.disk.left)
+
+
+def _lacks_disk(pager: Pager, seeds: list[Any]) -> bool:
+    """Return whether more of what is saved could be on disk if there were more."""
+    _, more = pageable_bytes([node for node, *_ in seeds], pager.ledger.holds, pager.disk.left)
+    return pager.on_disk and more > 0
+
+
+def _relieve_disk(pager: Pager, seeds: list[Any]) -> bool:
+    """Have a loop give up disk for saved values if there is too little; return whether one did."""
+    quota = pager.ledger.quota
+    return quota is not None and _lacks_disk(pager, seeds) and quota.relieve()

@@ -12,6 +12,7 @@ import numpy as np
 from ebbtide.arrays.array_type import ArrayType, owner_of, type_of
 from ebbtide.arrays.primitive import Signature
 from ebbtide.ledger import SAVED, Ledger
+from ebbtide.storage.extents import UNIT, round_up
 from ebbtide.tape.blocks import BLOCK
 from ebbtide.tape.node import Node
 from ebbtide.tape.saved import LEAST_PAGE, SavedValue, bytes_of, key_of
@@ -86,8 +87,17 @@ def holders_of(roots: list[Node], counted: Callable[[Any], bool] | None) -> dict
     return holders
 
 
-def pageable_bytes(roots: list[Node], counted: Callable[[Any], bool]) -> int:
-    """Return the bytes of what nodes hold that could all be on disk."""
+def pageable_bytes(
+    roots: list[Node], counted: Callable[[Any], bool], left: int | None = None
+) -> tuple[int, int]:
+    """
+    Return the bytes of what nodes hold that could be on disk, the oldest first, and those of disk that lack for it.
+
+    Args:
+        roots: The last of the nodes.
+        counted: Tells whether a saved value is part of what is held.
+        left: The bytes of disk that there are; None for any number.
+    """
     found: dict[int, int] = {}
     for node in descending(roots):
         for value in held_by(node, counted):
@@ -97,7 +107,16 @@ def pageable_bytes(roots: list[Node], counted: Callable[[Any], bool]) -> int:
         for value in held_by(node, counted):
             if type(value) is not SavedValue or not is_pageable(value):
                 found.pop(key_of(value), None)  # others hold the same memory
-    return sum(found.values())
+    there = stored = 0
+    for nbytes in reversed(found.values()):
+        stored += stored_nbytes(nbytes)
+        there += nbytes if left is None or stored <= left else 0
+    return there, 0 if left is None else max(0, stored - max(0, left))
+
+
+def stored_nbytes(nbytes: int) -> int:
+    """Return the bytes of disk that a saved value of so many bytes takes at most, with the header of its file."""
+    return round_up(nbytes + UNIT)
 
 
 def held_by(node: Node, counted: Callable[[Any], bool] | None = None) -> list[Any]:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import weakref
 from collections import deque
 from collections.abc import Iterable
-from dataclasses import replace
 from typing import Any, final
 
 import numpy as np
@@ -19,8 +18,8 @@ from ebbtide.arrays.array_type import owner_of
 from ebbtide.arrays.primitive import Pull, Signature
 from ebbtide.budget import Budget
 from ebbtide.ledger import COTANGENTS, Ledger
-from ebbtide.storage import StorageFullError
 from ebbtide.tape.blocks import BLOCK
+from ebbtide.tape.disk_room import DiskRoom
 from ebbtide.tape.entries import Entries
 from ebbtide.tape.forecast import Forecast
 from ebbtide.tape.forms import Form, form_of
@@ -51,6 +50,8 @@ class Pager:
         step: That of a time step: loops give up snapshots before anything is paged, and not only after that.
 
     Attributes:
+        disk: Tells what finds room there.
+        needed: The bytes in the ledger that would not have passed the budget there.
         pinned: Addresses of arrays that others hold, which would stay in memory when they are paged.
         pages: What went to disk; None if nothing did.
         passed: What passed the budget, and where; None if nothing did.
@@ -62,7 +63,8 @@ class Pager:
 
     __slots__ = (
         "_around", "_cells", "_entries", "_excluded", "_given", "_known", "_margin", "_measures", "_sizes",
-        "_slivers", "_step", "budget", "ledger", "overhead", "pages", "passed", "pinned", "strict", "unplanned",
+        "_slivers", "_step", "budget", "disk", "ledger", "needed", "overhead", "pages", "passed", "pinned", "strict",
+        "unplanned",
     )  # fmt: skip
 
     def __init__(
@@ -79,6 +81,7 @@ class Pager:
         self._known: dict[int, tuple[Any, Any]] = {}
         self.pages: Pages | None = None
         self.passed: str | None = None
+        self.disk, self.needed = DiskRoom(ledger), 0
 
     @classmethod
     def measuring(cls, around: Pager) -> Pager:
@@ -242,9 +245,9 @@ class Pager:
         need += sum(c.size.nbytes for c in cells if c.page is not None and c.size)
         for cell in cells:
             views = cell.page is None and cell.value is not None and is_pageable(cell)
-            if views and bytes_of(cell) > cell.type.nbytes and ledger.live + need > ledger.limit:
-                self._page(cell, budget)  # a view keeps all of its base; read back it does not
-                need += cell.size.nbytes
+            is_in_the_way = views and bytes_of(cell) > cell.type.nbytes and ledger.live + need > ledger.limit
+            if is_in_the_way and self._page(cell, budget):
+                need += cell.size.nbytes  # a view keeps all of its base; read back it does not
         self.enforce(need, node, keep=saved)
 
     def enforce(self, need: int, node: Node, keep: Any = ()) -> None:
@@ -260,7 +263,7 @@ class Pager:
         if ledger.live + room > ledger.limit:
             if self.strict or need:
                 raise refusal(ledger, budget, node, room)
-            self._pass(node)
+            self._pass(node, ledger.live + room)
 
     def _unplanned(self) -> int:
         """Return the bytes that a step of which more is in the ledger than planned takes beside that."""
@@ -293,7 +296,7 @@ class Pager:
             return True
         # Also where its own sweep fits, and asks for no pages: one within, of a time step, may take more than was seen.
         budget = self.budget or self._given if self.passed is None else None
-        while (cells := self._cells or (self.pages and self.pages.back)) and budget is not None:
+        while (cells := self._cells or (self.pages and self.pages.back)) and budget and budget.disk:
             cell = (reference := cells.popleft())()
             if cell is None or cell.value is None or not is_pageable(cell):
                 continue
@@ -301,8 +304,10 @@ class Pager:
             if any(cell is k for k in keep) or owner in self.pinned or owner in self.ledger.kept:
                 spared.append((self, reference))
                 continue
-            self._page(cell, budget)
-            return True
+            if self._page(cell, budget):
+                return True
+            spared.append((self, reference))
+            break
         return False
 
     @property
@@ -318,26 +323,18 @@ class Pager:
     def put_back(self) -> None:
         """Page what a sweep has read and left in memory, as it is retained: the next one begins with as much room."""
         for one in [] if self.pages is None else self.pages.returned():
-            if self.budget and (cell := one()) is not None and cell.value is not None and is_pageable(cell):
-                self._page(cell, self.budget)
-            else:
+            cell, budget = one(), self.budget
+            is_there = cell is not None and cell.value is not None and is_pageable(cell)
+            if cell is None or budget is None or not is_there or not self._page(cell, budget):
                 self._cells.append(one)
         if self.pages is not None and not self.pages.is_needed:  # a loop has one for each of its steps
             self.pages.close()
             self.pages = None
 
-    def _page(self, cell: SavedValue, budget: Budget) -> None:
-        self.budget, self.pages = budget, (pages := self.pages or Pages(self.ledger, budget))
-        while True:
-            try:
-                return pages.put(cell)
-            except StorageFullError:
-                if self.ledger.quota is not None and self.ledger.quota.relieve():
-                    continue
-                if not self._step and not self.ledger.lenders:
-                    raise
-                self.budget = replace(budget, disk=0)  # loops need the rest, and this is told as a want of memory
-                break
+    def _page(self, cell: SavedValue, budget: Budget) -> bool:
+        """Page a value; return whether there was room: what the disk of a budget lacks is told as a want of memory."""
+        self.budget, self.pages = budget, self.pages or Pages(self.ledger, budget)
+        return self.pages.put(cell, alone=not self._step and not self.ledger.lenders)
 
     def _all_pages(self) -> list[Pages]:
         """Return what is on disk of the same ledger: here, and for the tapes around."""
@@ -345,9 +342,9 @@ class Pager:
         others = [] if around is None or around.ledger is not self.ledger else around._all_pages()
         return others if self.pages is None else [self.pages, *others]
 
-    def _pass(self, node: Node) -> None:
+    def _pass(self, node: Node, needed: int) -> None:
         """Note where the budget is passed, give up all saved values and go on with sizes only."""
-        self.passed = f"{node.name} at {node.line}"
+        self.passed, self.needed = f"{node.name} at {node.line}", needed
         cells = [cell for _, known in self._known.values() if (cell := known()) is not None and cell.value is not None]
         for cell in cells:
             self.ledger.let_go(cell)
@@ -361,11 +358,11 @@ class Pager:
 
     def _would_be_paged(self, cell: SavedValue) -> bool:
         """Return whether a value that is given up would be on disk in a budget that is enough; steps count all."""
-        return self.budget is not None and self.budget.disk > 0 and not self._step and is_pageable(cell)
+        return self.on_disk and not self._step and self.disk.would_have(cell)
 
     def forecast(
         self, seeds: list[Any], given: Any = None, leaves: Any = (), *, paged: bool = False, bare: bool = False,
-        beside: int = 0,
+        beside: int = 0, left: int | None = None,
     ) -> Forecast:  # fmt: skip
         """
         Return what a sweep is going to hold.
@@ -377,11 +374,13 @@ class Pager:
             paged: Whether all saved values that can be on disk are there.
             bare: Whether time loops give up all that they can do without.
             beside: Bytes that are held and are in another ledger.
+            left: Bytes of disk that there are for them; None for any number.
         """
         holds, live = self.ledger.holds, self.ledger.live + beside
         pages = self._all_pages() if paged else []
         if paged:
-            live -= pageable_bytes([node for node, *_ in seeds], holds) + sum([p.buffer_nbytes for p in pages])
+            there, _ = pageable_bytes([node for node, *_ in seeds], holds, left)
+            live -= there + sum([p.buffer_nbytes for p in pages])
         forecast = Forecast(live, paged, bare, holds, self.ledger.outlived)
         forecast.run(seeds, given, leaves)
         if paged and not self._measures:

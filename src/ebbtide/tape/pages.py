@@ -82,12 +82,16 @@ class Pages:
         """The bytes that the values take on disk."""
         return 0 if self._storage is None else self._storage.nbytes
 
-    def put(self, cell: SavedValue) -> None:
+    def put(self, cell: SavedValue, *, alone: bool) -> bool:
         """
         Page a value: it leaves memory, and comes back when the cell is opened.
 
         Args:
             cell: The saved value, one plain array.
+            alone: Whether a disk that is full itself is an error, as there are no loops.
+
+        Returns:
+            Whether there was room on disk, if need be after loops had given up some; else it is as it was.
 
         Raises:
             StorageError: It cannot be written, or an earlier one could not; as it was, the value is in memory then.
@@ -102,11 +106,8 @@ class Pages:
             axes, packed = sorted(axes), cell.value
         order = tuple([axes.index(k) for k in range(len(axes))])
         start, report = time.perf_counter(), self._ledger.report
-        try:
-            written = storage.put(key, [packed], kind="saved")
-        except StorageFullError as error:
-            error.add_note(f"The budget is {self._budget}: give it more disk for saved values, or more memory.")
-            raise
+        if not (written := self._store(storage, key, packed, alone)):
+            return False
         if report is not None:
             report.wrote(written, start)
         self._waiting[key] = weakref.ref(cell)
@@ -129,6 +130,21 @@ class Pages:
             return array
 
         cell.page = load
+        return True
+
+    def _store(self, storage: Disk, key: int, packed: Any, alone: bool) -> int:
+        """Return the bytes that an array takes on disk; 0 if there is no room."""
+        while True:
+            try:
+                return storage.put(key, [packed], kind="saved")
+            except StorageFullError as error:
+                if (quota := self._ledger.quota) is not None and quota.relieve():
+                    continue
+                # What the disk of a budget lacks is told as a want of memory, as is what loops need.
+                if error.__cause__ is None or not alone:
+                    return 0
+                error.add_note(f"The budget is {self._budget}: give it more disk for saved values, or more memory.")
+                raise
 
     def _load(self, key: int) -> Any:
         assert self._storage is not None

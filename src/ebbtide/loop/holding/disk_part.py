@@ -56,8 +56,12 @@ class DiskPart:
         return 0 if self._is_memory else max(0, (self.snapshots.left or 0) + self.snapshots.held - self.lacks)
 
     def has_room(self, nbytes: int) -> bool:
-        """Return whether so many bytes more could be stored."""
-        return not self.lacks and self.snapshots.passed_by(nbytes) is None
+        """Return whether so many bytes more could be stored; where they do not fit, what is free goes back first."""
+        if self.lacks or self.snapshots.passed_by(nbytes) is None:
+            return not self.lacks
+        # Up to 1 MiB of each file waits to be given back: eight states of 128 KiB that nobody has.
+        self.snapshots.whole.return_space()
+        return self.snapshots.passed_by(nbytes) is None
 
     @property
     def rule(self) -> Any:
@@ -79,8 +83,11 @@ class DiskPart:
             lenders[:] = [one for one in lenders if one() is not None and one() is not self]
 
     def promise(self, rule: Any) -> None:
-        """Have what the plan of the loop needs."""
-        self.snapshots.promised = 0 if rule.snapshots.are_theirs else rule.plan.predicted_disk_bytes
+        """Have what the plan of the loop needs, or what there is: a loop may go on with a plan that needs more."""
+        self.snapshots.promised = 0
+        if not rule.snapshots.are_theirs:
+            needed = rule.plan.predicted_disk_bytes
+            self.snapshots.promised = needed if self.snapshots.left is None else min(needed, self.left)
 
     def choose(self, *args: Any, reserve: int = 0, **options: Any) -> Plan:
         """Return a plan as `make_plan` does, for what is left of the disk but *reserve* bytes."""

@@ -175,11 +175,12 @@ def last_bytes(rule: Any) -> int:
 
     Then what comes after the loop may hold as much, and the loop takes steps for it. Of a loop in a step, which runs
     again itself in each sweep of that step, the loop around has it as a part of what a step saves. Where there may be
-    several sweeps, what comes after the loop stays, and there would be no room for that step beside it.
+    several sweeps, what comes after the loop stays, and there would be no room for that step beside it without disk.
     """
     record, position, sizes = last_record(rule), rule.position, rule.plan.sizes
     room, around = rule.room, rule.stepper.region.around
-    if record is None or room.runs or room.retained or position.reversed or in_region(around):
+    stays = room.retained and room.planned is None
+    if record is None or stays or room.runs or position.reversed or in_region(around):
         return 0
     if not (room.spare.is_there or ahead.find_way_back(position)):
         return 0
@@ -204,11 +205,14 @@ def sheddable_bytes(rule: Any) -> int:
 def movable_bytes(rule: Any) -> int:
     """Return the bytes of the state in memory without which no step can run again, if that could go to disk."""
     room, sizes = rule.room, rule.plan.sizes
-    if room.planned is None or rule.snapshots.are_theirs or not is_alone():
-        return 0
-    if not (room.spare.is_there or ahead.find_first(rule.position) is not None):
+    if not may_move(rule) or not (room.spare.is_there or ahead.find_first(rule.position) is not None):
         return 0
     return int(sizes.data) if room.disk.has_room(sizes.stored) or ahead.find_spare(rule.position, "disk") else 0
+
+
+def may_move(rule: Any) -> bool:
+    """Return whether a loop may bring a state that it has in memory to disk, if there is room."""
+    return rule.room.planned is not None and not rule.snapshots.are_theirs and is_alone()
 
 
 def _can_lose_on_disk(rule: Any) -> bool:
@@ -240,7 +244,7 @@ def wide_records(rule: Any) -> list[Any]:
 def pageable_bytes_of(records: list[Any]) -> int:
     """Return the bytes of what steps saved that could go to disk."""
     nodes = [node for record in records for node in record.results]
-    return pageable_bytes(nodes, records[0].tape.ledger.holds) if nodes else 0
+    return pageable_bytes(nodes, records[0].tape.ledger.holds)[0] if nodes else 0
 
 
 def sums_bytes(rule: Any) -> int:
@@ -357,7 +361,7 @@ def holding(rule: Any, bare: bool) -> Holding:
         count, in_memory = 1 if moved and entries else len(listed) - swapped + moved, in_memory and not moved
         beyond = table + beyond_bytes(plan, in_memory, count, swapped, swapped) - (rule.sheddable - entries - beside)
         more = needed_bytes(rule, paged, has_last=not last_bytes(rule), bare=True) - needed_bytes(rule)
-    if (bare and count + in_memory) or rule.room.stale:
+    if ((bare and count + in_memory) or rule.room.stale) and not ahead.is_least(position):
         # The loop has to find another plan before it goes on.
         more += max(0, plan.fewest - count * plan.sizes.listed - in_memory * plan.sizes.restart)
     counted = rule.snapshots.counted

@@ -124,10 +124,11 @@ def move_first(rule: Any) -> bool:
     So that a loop can do with as little, whichever of its schedules the clock has chosen.
     """
     first, sizes = ahead.find_first(rule.position), rule.plan.sizes
-    if first is None or not held.movable_bytes(rule):
+    if first is None or not held.may_move(rule):
         return False
     while not rule.room.disk.has_room(sizes.stored):
-        if not give_up_on_disk(rule):
+        # Not known before, as others may count on the same bytes: what another loop has there.
+        if not give_up_on_disk(rule) and not rule.room.disk.relieve():
             return False
     ledger = rule.stepper.region.ledger
     before = ledger.held[SNAPSHOTS]
@@ -136,6 +137,7 @@ def move_first(rule: Any) -> bool:
         rule.room.disk.lacks += sizes.stored  # it could not be written, and is back
         return False
     rule.position = ahead.on_disk(rule.position, first)
+    rule.prefix = None if rule.prefix is None else ahead.on_disk(rule.prefix, first)
     rule.room.stale = rule.room.lean = True
     return True
 

@@ -65,7 +65,8 @@ def choose_or_go_on(rule: Any, ledger: Ledger, unseen: int, stays: int, *, is_le
         return choose_beside(rule, ledger, unseen, stays)
     except BudgetError:
         position = rule.position  # which may have given up all but one state
-        is_least = position.forward_ended and [kept.kind for kept in position.snapshots] == ["restart"]
+        all_seen = position.forward_ended or rule.prefix is not None
+        is_least = all_seen and {kept.kind for kept in position.snapshots} == {"restart"}
         is_one = is_least and known.schedule != Revolve(1)
         if not is_lean and not is_one:
             raise

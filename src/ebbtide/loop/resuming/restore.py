@@ -159,23 +159,20 @@ def restore_reverse(rule: Any, resumption: Resumption, cotangents: list[Any], co
     rule.room.goes_on(rule)
 
 
-def begin_again(rule: Any, prefix: Position | None) -> None:
+def begin_again(rule: Any) -> None:
     """
-    Bring a loop whose reverse sweep is over to where another pull of it begins.
-
-    Args:
-        rule: The loop.
-        prefix: What is kept of its first steps; None if it is not retained.
+    Begin another pull of a loop whose reverse sweep is over.
 
     Raises:
-        ReleasedValueError: It is not.
+        ReleasedValueError: Nothing of its first steps was kept.
         StorageError: What was kept is lost.
     """
-    if prefix is None:
+    if rule.prefix is None:
         raise ReleasedValueError(
             "The reverse sweep of a time loop cannot be run again: its snapshots are gone, as an earlier call of the "
             "pullback failed or consumed them. Call vjp again for another pullback."
         )
+    prefix = rule.prefix = rule.position
     if prefix.state is not None:
         state = rule.snapshots.get_state(prefix.state, keep=True)
         if state is None:
@@ -183,7 +180,6 @@ def begin_again(rule: Any, prefix: Position | None) -> None:
             raise next(iter(rule.snapshots.lost.values()))
         rule.state = state
         rule.loss.loaded(prefix.state, "restart", rule.snapshots.error, rule.verifier)
-    rule.position = prefix
     # A recorded one goes on from nowhere but where it has been.
     rule.plan = replace(rule.plan, schedule=ahead.replanned(rule.plan.schedule))
     rule.room.goes_on(rule, prefix.steps)
