@@ -129,11 +129,6 @@ def find_way_back(position: Position) -> Snapshot | None:
     return next((kept for kept in position.snapshots if kept.kind == "restart" and kept.step <= base), None)
 
 
-def is_least(position: Position) -> bool:
-    """Return whether a loop whose steps have all run has nothing but restart states, and goes on whatever it holds."""
-    return position.forward_ended and {kept.kind for kept in position.snapshots} == {"restart"}
-
-
 def find_spare(position: Position, tier: str = "memory") -> tuple[Snapshot, ...]:
     """Return the snapshots of a tier without which all steps can still be run again, or have their saved values."""
     first = find_way_back(position)
