@@ -98,6 +98,19 @@ def test_two_loops_in_turn_share_a_small_disk(f: Any, states: float, disk: int, 
     _check(f, int(states * STATE), tmp_path, disk=disk * STATE)
 
 
+@pytest.mark.parametrize("loops", [2, 3])
+def test_loops_in_turn_do_with_little_where_there_is_disk(loops: int, tmp_path: Path) -> None:
+    """Each has its state there, and runs its last step again: in 6.7 and 6.8 states, where it took 8.7 and 10.8."""
+
+    def f(k: Any) -> Any:
+        u = k
+        for _ in range(loops):
+            u = loop(k, u, costs=NEAR)
+        return np.sum(u**2)
+
+    _check(f, int((6.6 + 0.1 * loops) * STATE), tmp_path)
+
+
 def _check(f: Any, memory: int, directory: Path, disk: Any = "64 MiB") -> None:
     """Pull three times, within the budget, with the same bits, and leave nothing behind."""
     expected, budget, found = grad(f)(U), Budget(memory, disk, directory), list[Any]()
