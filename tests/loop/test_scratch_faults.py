@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import errno
+import gc
 import itertools
+import os
 import tempfile
 import warnings
 from collections.abc import Callable
@@ -17,7 +19,7 @@ from tests.loop import trouble
 from tests.scale import FULL, bar
 from tests.storage.helpers import descriptors_left
 
-from ebbtide import Budget, StorageError, grad, timeloop
+from ebbtide import Budget, StorageError, grad, timeloop, vjp
 from ebbtide.schedules import Costs, Hierarchical, Periodic, StoreAll
 from ebbtide.storage import Disk
 
@@ -209,3 +211,41 @@ def test_files_of_snapshots_that_end_early(
     record_property("files truncated", sum(counts.values()))
     record_property("gradients made all the same", counts["same"])
     assert counts["same"] > 0
+
+
+def around(u: Any) -> Any:
+    """A loop with code before and after it, whose saved values are pages."""
+    for _ in range(5):
+        u = np.exp(-np.sin(u) * u)
+    end = timeloop(lambda x, i: x + 0.01 * np.sin(x) * np.cos(x), u, 12, costs=Costs(forward=1.0, write=0.1, read=0.1))
+    for _ in range(4):
+        end = np.sin(end)
+    return np.sum(end * u)
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
+@pytest.mark.parametrize("at", [1, 4, 7, 12, 20])
+def test_a_disk_that_fills_up_under_pages_and_snapshots(at: int, number: int, tmp_path: Path) -> None:
+    """
+    What finds no room stays in memory, with one warning, and all files are gone without the garbage collector.
+
+    It was a `StorageFullError` for what was saved around the loop, and a `KeyError` where the loop lost a snapshot of
+    which it did not know yet.
+    """
+    x = np.linspace(0.2, 1.1, 40_000)
+    expected = grad(around)(x)
+
+    def call() -> None:
+        _, pull = vjp(around, x, retain=True, budget=Budget(24 * x.nbytes, 200 * x.nbytes, tmp_path))
+        for _ in range(2):
+            assert np.array_equal(pull(1.0)[0], expected)
+        pull.free()
+
+    gc.disable()
+    try:
+        with trouble.Events(at, trouble.fail(number), ("allocate", "pwrite"), lasting=True).installed():
+            _, texts = told_by(call)
+        assert list(tmp_path.iterdir()) == []
+    finally:
+        gc.enable()
+    assert [os.strerror(number) in text for text in texts] == [True], texts

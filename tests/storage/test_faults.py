@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import errno
+import gc
 import os
 import pickle
 import threading
+from contextlib import suppress
 from dataclasses import replace
 
 import numpy as np
@@ -107,6 +109,26 @@ def test_a_late_failure_is_told_once_and_the_storage_goes_on(tmp_path, fault, fa
         (path,) = find_files(tmp_path)
         assert blocks(path) <= MIB
     assert storage_threads() == []
+
+
+def test_a_loss_that_was_told_keeps_no_file(tmp_path):
+    """The storage has the error, and that had the frames of who was told: the file waited for the garbage collector."""
+    disk = Faulty(OSError(errno.EIO, "I/O error"))
+
+    def lose():
+        storage = Disk(tmp_path, buffer=4 * MIB, system=disk.system)
+        disk.fatal = 1
+        storage.put(0, [np.zeros(40_000)])
+        with suppress(EntryLostError):
+            storage.flush()
+        assert find_files(tmp_path)
+
+    gc.disable()
+    try:
+        lose()
+        assert find_files(tmp_path) == []
+    finally:
+        gc.enable()
 
 
 def test_a_call_that_tells_of_a_loss_does_nothing_else(tmp_path):

@@ -268,8 +268,8 @@ class Disk(Storage):
                     self._learn(resources, entry, settled[0])
                 del settled[0]
         if self._errors:
-            error = self._errors.popleft()
-            raise error from error.__cause__
+            error = self._errors.popleft()  # which is kept, and with frames would keep this storage and its files
+            raise EntryLostError(str(error), error.key, error.missing, error.errno) from error.__cause__
 
     def _learn(self, resources: Resources, entry: Entry, job: Job) -> None:
         """Take note of how a write ended."""

@@ -212,19 +212,24 @@ def _settle(pager: Pager, seeds: list[Any], leaves: list[Node]) -> None:
         least = max(least, ledger.peak + sum(rule.holding(True).beyond for rule in bare.joints))
     least += _reserve(pager, bare)
     if budget.disk and pager.passed is None and bare.place is not None:
-        raise refusal(ledger, budget, bare.place, least - ledger.live, is_short=_lacks_disk(pager, seeds))
+        raise refusal(ledger, budget, bare.place, least - ledger.live, _advice(pager, budget, seeds))
     least += budget.memory - ledger.limit
     place = "It would be passed in the reverse sweep." if pager.passed is None else f"It was passed by {pager.passed}."
-    if _lacks_disk(pager, seeds):
-        advice = f", or more of disk than {format_bytes(budget.disk)}"
-    else:
-        advice = "" if budget.disk else ", or let it page with disk="
     raise BudgetError(
         f"The budget of {budget} is too small: the saved values and cotangents of this gradient take "
-        f"{least} bytes ({format_bytes(least)}) of memory. {place} Give at least {least} bytes of memory{advice}, or "
-        "recompute with ebbtide.checkpoint or a time loop.",
+        f"{least} bytes ({format_bytes(least)}) of memory. {place} Give at least {least} bytes of "
+        f"memory{_advice(pager, budget, seeds)}, or recompute with ebbtide.checkpoint or a time loop.",
         least,
     )
+
+
+def _advice(pager: Pager, budget: Budget, seeds: list[Any]) -> str:
+    """Return what else than memory would help."""
+    if not budget.disk:
+        return ", or let it page with disk="
+    if not _lacks_disk(pager, seeds):
+        return ""
+    return ", or free the disk" if pager.disk.is_full else f", or more of disk than {format_bytes(budget.disk)}"
 
 
 def _reserve(pager: Pager, forecast: Forecast) -> int:

@@ -334,7 +334,8 @@ class Pager:
     def _page(self, cell: SavedValue, budget: Budget) -> bool:
         """Page a value; return whether there was room: what the disk of a budget lacks is told as a want of memory."""
         self.budget, self.pages = budget, self.pages or Pages(self.ledger, budget)
-        return self.pages.put(cell, alone=not self._step and not self.ledger.lenders)
+        is_there, self.disk.is_full = self.pages.put(cell), self.disk.is_full or self.pages.is_full
+        return is_there
 
     def _all_pages(self) -> list[Pages]:
         """Return what is on disk of the same ledger: here, and for the tapes around."""

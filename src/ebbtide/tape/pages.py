@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import warnings
 import weakref
 from collections import deque
 from typing import Any, final
@@ -40,6 +41,7 @@ class Pages:
         buffer_nbytes: Bytes of the buffer, counted in the ledger.
         storage_nbytes: Bytes of the storage itself, counted there, too.
         freed: Bytes of values that were counted and left memory, whether they came back or not.
+        is_full: Whether the disk itself had no room for one.
 
     Memory:
         A buffer for the two largest values that were paged, if there is room and that is at most an eighth of the
@@ -48,7 +50,7 @@ class Pages:
 
     __slots__ = (
         "_budget", "_keys", "_largest", "_ledger", "_most", "_storage", "_waiting", "back", "buffer_nbytes",
-        "freed", "storage_nbytes",
+        "freed", "is_full", "storage_nbytes",
     )  # fmt: skip
 
     def __init__(self, ledger: Ledger, budget: Budget) -> None:
@@ -62,6 +64,7 @@ class Pages:
         self._largest = 0
         self._most = budget.memory // _PART
         self.buffer_nbytes = self.storage_nbytes = self.freed = 0
+        self.is_full = False
 
     @property
     def is_needed(self) -> bool:
@@ -82,13 +85,12 @@ class Pages:
         """The bytes that the values take on disk."""
         return 0 if self._storage is None else self._storage.nbytes
 
-    def put(self, cell: SavedValue, *, alone: bool) -> bool:
+    def put(self, cell: SavedValue) -> bool:
         """
         Page a value: it leaves memory, and comes back when the cell is opened.
 
         Args:
             cell: The saved value, one plain array.
-            alone: Whether a disk that is full itself is an error, as there are no loops.
 
         Returns:
             Whether there was room on disk, if need be after loops had given up some; else it is as it was.
@@ -106,7 +108,7 @@ class Pages:
             axes, packed = sorted(axes), cell.value
         order = tuple([axes.index(k) for k in range(len(axes))])
         start, report = time.perf_counter(), self._ledger.report
-        if not (written := self._store(storage, key, packed, alone)):
+        if not (written := self._store(storage, key, packed)):
             return False
         if report is not None:
             report.wrote(written, start)
@@ -132,19 +134,21 @@ class Pages:
         cell.page = load
         return True
 
-    def _store(self, storage: Disk, key: int, packed: Any, alone: bool) -> int:
-        """Return the bytes that an array takes on disk; 0 if there is no room."""
+    def _store(self, storage: Disk, key: int, packed: Any) -> int:
+        """Return the bytes that an array takes on disk; 0 if there is no room, with one warning of a full disk."""
         while True:
             try:
                 return storage.put(key, [packed], kind="saved")
             except StorageFullError as error:
-                if (quota := self._ledger.quota) is not None and quota.relieve():
-                    continue
-                # What the disk of a budget lacks is told as a want of memory, as is what loops need.
-                if error.__cause__ is None or not alone:
-                    return 0
-                error.add_note(f"The budget is {self._budget}: give it more disk for saved values, or more memory.")
-                raise
+                text, self.is_full = str(error), error.__cause__ is not None
+            # Not while that error is handled, as what a loop loses meanwhile would keep its frames, and files, alive.
+            if (quota := self._ledger.quota) is not None and quota.relieve():
+                continue
+            if self.is_full and not self._ledger.warned:
+                self._ledger.warned = True
+                text = f"{text} The values stay in memory, as far as the budget of {self._budget} allows."
+                warnings.warn(text, RuntimeWarning, stacklevel=2)
+            return 0
 
     def _load(self, key: int) -> Any:
         assert self._storage is not None

@@ -8,7 +8,7 @@ from ebbtide.ledger import Ledger
 from ebbtide.tape.node import Node
 
 
-def refusal(ledger: Ledger, budget: Budget, node: Node, need: int, *, is_short: bool = False) -> BudgetError:
+def refusal(ledger: Ledger, budget: Budget, node: Node, need: int, advice: str = "") -> BudgetError:
     """
     Return the error for an operation that needs more bytes than there can be.
 
@@ -17,10 +17,9 @@ def refusal(ledger: Ledger, budget: Budget, node: Node, need: int, *, is_short: 
         budget: The budget.
         node: The operation.
         need: The bytes that it needs beside those that are held.
-        is_short: Whether with more disk less would be held.
+        advice: What else than memory would help.
     """
     assert ledger.limit is not None
-    advice = f", or more of disk than {format_bytes(budget.disk)}" if is_short else ""
     least = ledger.live + need - ledger.limit + budget.memory
     return BudgetError(
         f"{node.name} at {node.line} needs {need} bytes beside {ledger.live} that cannot be paged to disk, more than "

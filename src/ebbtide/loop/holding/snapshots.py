@@ -259,6 +259,8 @@ class Snapshots:
             self._forms.pop(step, None)
         elif not self._forget_step(step):
             return
+        if key in self.lost:
+            return  # it could not be written, and the loop does not know yet
         storage = self._storage(self._tiers.pop(key))
         before = storage.memory_nbytes
         storage.delete(key)
