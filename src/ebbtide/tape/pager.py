@@ -304,10 +304,10 @@ class Pager:
             if any(cell is k for k in keep) or owner in self.pinned or owner in self.ledger.kept:
                 spared.append((self, reference))
                 continue
-            if self._page(cell, budget):
-                return True
-            spared.append((self, reference))
-            break
+            if not self._page(cell, budget):
+                cells.appendleft(reference)
+                break
+            return True
         return False
 
     @property
