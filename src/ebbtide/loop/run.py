@@ -347,8 +347,6 @@ class LoopRule(JointRule):
                     self.follow(self._next(), sink=(outputs, collector))
         except BaseException:
             self.fail()
-            # Nothing to go on from: another pull of a retained loop is an error.
-            self.position = ahead.finished(self.position.steps)
             raise
         self.loss.tell()
         self.position = self.prefix if retain and self.prefix else self.position  # it rests as before
@@ -389,6 +387,8 @@ class LoopRule(JointRule):
     def fail(self) -> None:
         """Give up all but the journal, which another call may take up."""
         self.close()
+        # Nothing to go on from: another pull of a retained loop is an error.
+        self.position = ahead.finished(self.position.steps)
         if self._directory is not None:
             self._directory.close()
 
