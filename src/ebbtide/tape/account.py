@@ -229,7 +229,11 @@ def _advice(pager: Pager, budget: Budget, seeds: list[Any]) -> str:
         return ", or let it page with disk="
     if not _lacks_disk(pager, seeds):
         return ""
-    return ", or free the disk" if pager.disk.is_full else f", or more of disk than {format_bytes(budget.disk)}"
+    if pager.disk.is_full:
+        return ", or free the disk"
+    quota = pager.ledger.quota
+    most = budget.disk if quota is None or quota.limit is None else quota.limit  # that of a budget around, too
+    return f", or more of disk than {format_bytes(most)}"
 
 
 def _reserve(pager: Pager, forecast: Forecast) -> int:
