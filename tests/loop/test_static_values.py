@@ -195,13 +195,9 @@ def test_one_that_comes_late_is_refused_once_more(first: int, rows: int, disk: i
 
 
 @pytest.mark.parametrize("view", [lambda k: k, lambda k: k[:]], ids=["itself", "a view"])
-@pytest.mark.parametrize(("states", "steps"), [(12, 56), (16, 41), (24, 35), (32, 32)])
+@pytest.mark.parametrize(("states", "steps"), [(12, 56), (16, 42), (24, 35), (32, 32)])
 def test_one_that_code_before_has_saved_is_no_part_of_what_a_step_saves(states: int, steps: int, view: Any) -> None:
-    """
-    It was taken off what a step saves, which never had it: 72, 46, 45 and 35 steps for plans that did not fit.
-
-    One more is run to measure it, where that may be of use.
-    """
+    """It was taken off what a step saves, which never had it: 72, 46, 45 and 35 steps for plans that did not fit."""
 
     def f(u: Any) -> Any:
         k = np.tanh(u)
@@ -214,7 +210,7 @@ def test_one_that_code_before_has_saved_is_no_part_of_what_a_step_saves(states: 
     sizes = p.loops[0].plan.sizes
     assert sizes.shared == 0
     assert 3 * x.nbytes <= sizes.saved <= 3.1 * x.nbytes
-    assert p.steps_forward == p.predicted_steps_forward <= steps + p.loops[0].plan.measuring_steps
+    assert p.steps_forward == p.predicted_steps_forward <= steps
     assert 0.95 * p.predicted_whole_bytes <= p.peak_bytes <= p.predicted_whole_bytes
     assert found.tobytes() == grad(f)(x).tobytes()
 

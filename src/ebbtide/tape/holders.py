@@ -87,9 +87,7 @@ def holders_of(roots: list[Node], counted: Callable[[Any], bool] | None) -> dict
     return holders
 
 
-def pageable_bytes(
-    roots: list[Node], counted: Callable[[Any], bool], left: int | None = None
-) -> tuple[int, int]:
+def pageable_bytes(roots: list[Node], counted: Callable[[Any], bool], left: int | None = None) -> tuple[int, int]:
     """
     Return the bytes of what nodes hold that could be on disk, the oldest first, and those of disk that lack for it.
 

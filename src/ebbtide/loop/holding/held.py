@@ -220,7 +220,7 @@ def _can_lose_on_disk(rule: Any) -> bool:
     return rule.room.fallback.is_there or any(kept.kind == "restart" for kept in rule.position.snapshots[:1])
 
 
-def goes_on(rule: Any) -> bool:
+def may_go_on(rule: Any) -> bool:
     """Return whether a loop goes on where no plan fits: its steps have shown what they take, and it has only states."""
     all_seen = rule.position.forward_ended or rule.prefix is not None
     return all_seen and {kept.kind for kept in rule.position.snapshots} == {"restart"}
@@ -367,7 +367,7 @@ def holding(rule: Any, bare: bool) -> Holding:
         count, in_memory = 1 if moved and entries else len(listed) - swapped + moved, in_memory and not moved
         beyond = table + beyond_bytes(plan, in_memory, count, swapped, swapped) - (rule.sheddable - entries - beside)
         more = needed_bytes(rule, paged, has_last=not last_bytes(rule), bare=True) - needed_bytes(rule)
-    if ((bare and count + in_memory) or rule.room.stale) and not goes_on(rule):
+    if ((bare and count + in_memory) or rule.room.stale) and not may_go_on(rule):
         # The loop has to find another plan first.
         more += max(0, plan.fewest - count * plan.sizes.listed - in_memory * plan.sizes.restart)
     counted = rule.snapshots.counted

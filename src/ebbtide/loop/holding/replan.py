@@ -12,7 +12,7 @@ from ebbtide.agree import agree, is_alone
 from ebbtide.errors import BudgetError, ScheduleError
 from ebbtide.ledger import Ledger
 from ebbtide.loop.holding.ahead import Cheapest, is_stuck
-from ebbtide.loop.holding.held import RECORD, beyond_now, counted_bytes, goes_on, unrecorded_bytes
+from ebbtide.loop.holding.held import RECORD, beyond_now, counted_bytes, may_go_on, unrecorded_bytes
 from ebbtide.loop.holding.less import give_up_on_disk, page_outside
 from ebbtide.loop.holding.share import held_steps
 from ebbtide.loop.planning.candidates import forget_table
@@ -64,7 +64,7 @@ def choose_or_go_on(rule: Any, ledger: Ledger, unseen: int, stays: int, *, is_le
     try:
         return choose_beside(rule, ledger, unseen, stays)
     except BudgetError:
-        is_one = goes_on(rule) and known.schedule != Revolve(1)  # it may have given up all but one state
+        is_one = may_go_on(rule) and known.schedule != Revolve(1)  # it may have given up all but one state
         if not is_lean and not is_one:
             raise
         # Where more sweeps are to come, what comes after the loop stays beside it, which nobody had planned for.
