@@ -13,7 +13,7 @@ FULL = bool(os.environ.get("EBBTIDE_CAMPAIGN"))
 # What random cases are made from; each campaign prints it, and does the same again with it.
 SEED = int(os.environ.get("EBBTIDE_CAMPAIGN_SEED", "20261121"))
 
-# Files that take 52 minutes of the 61 that all tests take on one core: of their cases `make test` runs each so
+# Files that take 51 minutes of the 61 that all tests take on one core: of their cases `make test` runs each so
 # many-th, in the order of the file; `pytest` and campaigns run all.
 SAMPLED = bool(os.environ.get("EBBTIDE_SAMPLE")) and not FULL
 EVERY = {
@@ -59,7 +59,6 @@ EVERY = {
     "tests/loop/test_spaces.py": 4,
     "tests/loop/test_static_values.py": 8,
     "tests/loop/test_unwritable.py": 4,
-    "tests/loop/test_waypoints.py": 4,
     "tests/loop/test_widening.py": 16,
     "tests/machine/test_strides.py": 4,
     "tests/memory/test_nodes.py": 4,
@@ -76,7 +75,6 @@ EVERY = {
     "tests/schedules/test_mixed.py": 16,
     "tests/schedules/test_online.py": 4,
     "tests/schedules/test_revolve.py": 4,
-    "tests/scipy/test_loops_in_equations.py": 4,
     "tests/storage/test_codecs.py": 16,
     "tests/storage/test_disk.py": 4,
     "tests/storage/test_durable.py": 4,
