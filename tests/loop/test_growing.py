@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -69,6 +70,44 @@ def test_no_more_steps_are_run_to_be_timed(mode: str) -> None:
         found = run(partial(energy, costs=None), budget=Budget(memory=2 * refused.value.least))
     assert plans[0].has_costs
     assert plans[0].measuring_steps == 2
+    assert p.steps_forward == p.predicted_steps_forward
+    assert found.tobytes() == run().tobytes()
+
+
+@pytest.mark.parametrize(("steps", "costs", "times"), [(12, COSTS, 1.0), (12, COSTS, 4.0), (32, None, 2.0)])
+@pytest.mark.parametrize("mode", [*MODES, "hessian"])
+def test_two_steps_tell_also_what_the_function_alone_takes(
+    mode: str, steps: int, costs: Costs | None, times: float
+) -> None:
+    """
+    One on plain values tells what later states carry, too, where a taped one was a third step.
+
+    In the second loop there are values on disk, and snapshots, that give up their room to it.
+    """
+
+    def branches(k: Any) -> Any:
+        def step(u: Any, i: Any) -> Any:
+            waves = [np.sin(m * u * k) for m in (1.0, 2.0, 3.0)]
+            return 0.5 * u + 0.1 * np.maximum(np.maximum(waves[0], waves[1]), waves[2])
+
+        once = timeloop(step, np.ones(k.shape), steps, costs=costs)
+        return np.sum(once**2 + timeloop(step, np.ones(k.shape), steps, costs=costs) ** 2)
+
+    k, directions = K[::5], np.cos(np.arange(1.0, 5.0)[:, None] * K[::5])
+    runs: dict[str, Any] = {
+        "vmap of grad": lambda **b: vmap(grad(branches, **b))(MANY[::3, ::5]),
+        "hvp": lambda **b: hvp(branches, **b)(k, directions[0]),
+        "hessian": lambda **b: vmap(lambda v: hvp(branches, **b)(k, v))(directions),
+    }
+    run, budget = runs[mode], Budget(memory=1000, disk="1 GiB")
+    for _ in range(4):
+        try:
+            run(budget=budget)
+        except BudgetError as refused:
+            budget = replace(budget, memory=refused.least)
+    with ebbtide.profile() as p:
+        found = run(budget=replace(budget, memory=int(times * budget.memory)))
+    assert [loop.plan.measuring_steps <= 2 for loop in p.loops] == [True, True]
     assert p.steps_forward == p.predicted_steps_forward
     assert found.tobytes() == run().tobytes()
 

@@ -21,8 +21,8 @@ from ebbtide.loop.holding.disk_part import DiskPart
 from ebbtide.loop.holding.held import RECORD
 from ebbtide.loop.holding.share import claim, held_outside, paged_outside, room_beside
 from ebbtide.loop.measuring.before import may_page_more, page_half, page_more
-from ebbtide.loop.measuring.first import First, run_first, run_instead
-from ebbtide.loop.measuring.growing import LIFTED_STEPS, grown_leaves, lifted
+from ebbtide.loop.measuring.first import First, run_instead
+from ebbtide.loop.measuring.growing import Begun, begin
 from ebbtide.loop.measuring.inside import Inside
 from ebbtide.loop.measuring.measure import measure_alone, measure_sizes, without_spare
 from ebbtide.loop.measuring.timing import (
@@ -43,7 +43,6 @@ from ebbtide.loop.stepping.options import Options
 from ebbtide.loop.stepping.steps import Stepper
 from ebbtide.loop.stepping.warm import Timed
 from ebbtide.schedules import Costs, Mixed, StoreAll
-from ebbtide.tape.forms import has_arrays
 
 
 @final
@@ -112,25 +111,25 @@ def first_steps(
     whole.begin(values)
     account = ledger if ledger.watched else Ledger(watched=True, unfinished=ledger.unfinished)
     page_half(stepper.region, ledger.limit)
-    mark, given = account.mark(), values
+    mark = account.mark()
     gaining = steps if earlier is None and _may_hold_more(options, allowed) else 0
-    first, sizes, plain, held, values = _measure_first(stepper, given, account, mark, allowed, rows, gaining)
+    begun, sizes, plain, held = _measure_first(stepper, values, account, mark, allowed, rows, gaining)
     sizes = sizes if earlier is None else sizes.with_alone(*earlier.alone)
-    whole.see(first, sizes, held)
+    whole.see(begun.first, sizes, held)
     held_first = held
     held -= claim(stepper.region, account, account.lenders_before(mark), held, sizes, steps)
     available = room_beside(account, held)
     if available is not None and sizes.fixed + sizes.restart > available:
-        sizes = without_spare(values, first, sizes, account, mark)
+        sizes = without_spare(begun.values, begun.first, sizes, account, mark)
         available = room_beside(account, held)
-    within = Within(first.refused, account.lenders_since(mark), held_first - held)
+    within = Within(begun.first.refused, account.lenders_since(mark), held_first - held)
     # Loops in the first step had all the room, and those in later ones are beside what this one holds.
     own, sizes = sizes, replace(sizes, run=max(sizes.run, within.inner - held - (0 if within.refused else RECORD)))
     outside = {"held": held + held_outside(stepper.region, account)}
     outside["limit"] = 0 if ledger.limit is None else ledger.limit + ledger.left_out
     planned = partial(disk.choose_first, steps, sizes, memory=available, open=options.until is not None, **outside)
-    loop = stepper, values, steps, options, allowed, disk, within
-    measured = _Measured(*loop, first, sizes, plain, start, available, planned, account, values is not given)
+    loop = stepper, begun.values, steps, options, allowed, disk, within
+    measured = _Measured(*loop, begun.first, sizes, plain, start, available, planned, account, begun.lifting > 0)
     try:
         plan = _choose(measured, earlier)
         if options.schedule is None and earlier is None and available is not None:
@@ -150,8 +149,8 @@ def first_steps(
     if within.inner:
         # A later plan, where there is less, has to try: loops in the steps ask for what they need.
         plan = replace(plan, sizes=replace(plan.sizes, run=own.run + plan.sizes.saved - own.saved))
-    if values is not given:
-        plan, first = plan.with_measuring(LIFTED_STEPS, None), run_instead(stepper, given, first, account, allowed)
+    plan = plan.with_measuring(begun.lifting, None)
+    first = run_instead(stepper, values, first, account, allowed) if begun.lifting else first
     if report is None:
         return first, plan, None
     seconds = time.perf_counter() - start
@@ -310,34 +309,28 @@ def _refusal(
 
 def _measure_first(
     stepper: Stepper, values: list[Any], account: Ledger, mark: Mark, allowed: Budget | None, rows: int, gaining: int
-) -> tuple[First, Sizes, Timed | None, int, list[Any]]:
+) -> tuple[Begun, Sizes, Timed | None, int]:
     """
     Run the first step on a tape and measure it.
 
     Returns:
-        (the step, what it takes, the time of a plain one if that was run, the bytes that others hold after it, the
-        initial state that it was run with: another one where later states carry more).
+        (the step, what it takes, the time of a plain one if that was run, the bytes that others hold after it).
     """
     assert stepper.region is not None
     held, paged = account.live, paged_outside(stepper.region)
     with account.hearing() as given_up:
-        first = run_first(stepper, values, account, allowed)
-        may_grow = account.limit is not None and any(map(has_arrays, current().traces))
-        grown, more = grown_leaves(values, first.after) if may_grow else [], None
-        # One process runs no step more than the others, which may wait for it.
-        if may_grow and agree(bool(grown)):
-            more = lifted(values, first.after, grown, stepper.region)
-            with np.errstate(all="ignore"):
-                values, first = more, run_instead(stepper, more, first, account, allowed)
+        begun = begin(stepper, values, account, mark, allowed)
     paged = paged_outside(stepper.region) - paged  # of what the code before saved
     held -= sum(given_up.values()) + paged
     known = mark.without(given_up[SAVED] + paged, given_up[SNAPSHOTS])
+    first, values = begun.first, begun.values
     sizes = measure_sizes(stepper, values, first, account, held, known, rows)
-    # Tangents of zeros are none of the user's.
-    with nullcontext() if more is None else np.errstate(all="ignore"):
-        room = 0 if account.limit is None else account.limit - held
-        sizes, plain, freed = measure_alone(stepper, values, first, sizes, account, mark, gaining, room)
-    return first, sizes, plain, held - freed, values
+    room = 0 if account.limit is None else account.limit - held
+    with np.errstate(all="ignore") if begun.lifting else nullcontext():
+        sizes, plain, freed = measure_alone(
+            stepper, values, first, sizes, account, mark, gaining, room, begun.plain
+        )  # fmt: skip
+    return begun, sizes, plain, held - freed
 
 
 def _check_disk(plan: Plan, disk: DiskPart, allowed: Budget) -> None:

@@ -2,32 +2,126 @@
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, final
 
 import numpy as np
 
-from ebbtide.arrays.context import entered
+from ebbtide.agree import agree
+from ebbtide.arrays.array_type import type_of
+from ebbtide.arrays.context import current, entered
+from ebbtide.budget import Budget
+from ebbtide.ledger import Ledger, Mark
+from ebbtide.loop.measuring.first import First, run_first, run_instead
+from ebbtide.loop.measuring.timing import time_plain
+from ebbtide.loop.planning.sizes import RESERVE
+from ebbtide.loop.stepping.steps import Stepper
+from ebbtide.loop.stepping.warm import Timed
 from ebbtide.loop.values.state import bytes_of, owned
-from ebbtide.tape.region import Region
+from ebbtide.machine import Meter
+from ebbtide.tape.forms import Form, form_here, form_of, has_arrays
 
-# The steps that are run for nothing else where an initial state is lifted: with it, and then without it. None is run to
-# be timed: the one with it is the second, and warm.
-LIFTED_STEPS = 2
+# States that a first step on plain values holds beside what the function alone does: the user's and a copy of it, and
+# later the lifted one beside that after the step.
+_BESIDE = 3
 
 
-def grown_leaves(values: list[Any], after: list[Any]) -> list[int]:
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class Plain:
     """
-    Return which leaves come to carry more.
+    A first step that was run on plain values.
 
     Args:
-        values: The leaves of the initial state.
-        after: The same after the first step.
+        timed: What it took.
+        meter: What saw its allocations; None where there is none.
     """
-    both = enumerate(zip(values, after, strict=True))
-    return [k for k, (old, new) in both if np.ndim(old) and bytes_of([new]) > bytes_of([old])]
+
+    timed: Timed
+    meter: Meter | None
 
 
-def lifted(values: list[Any], after: list[Any], grown: list[int], region: Region) -> list[Any]:
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class Begun:
+    """
+    The first step on a tape, and the state that it was run with.
+
+    Args:
+        first: The step.
+        values: Leaves of the initial state; others than the user's where later ones carry more.
+        plain: The step on plain values that told so, or that they do not; None where that was not run.
+        lifting: The taped steps that are run for nothing but that: 0 with the user's values. None is run to be timed
+            then: the one with others is the second step, and warm.
+    """
+
+    first: First
+    values: list[Any]
+    plain: Plain | None = None
+    lifting: int = 0
+
+
+def begin(stepper: Stepper, values: list[Any], ledger: Ledger, mark: Mark, allowed: Budget | None) -> Begun:
+    """
+    Run the first step on a tape, from a state that carries what all later ones do.
+
+    Where a leaf of the user's lacks what calls around keep with values, the step is run on plain values before: that
+    one step tells what later states carry, and what the function alone takes. Where there is no room for it, or where a
+    leaf grows that seemed to carry all, a taped step tells, and is run again from another state.
+
+    Args:
+        stepper: Runs it.
+        values: Leaves of the initial state, which stay as they are.
+        ledger: The account.
+        mark: Where it stood before.
+        allowed: The budget; None for no bound.
+
+    Memory:
+        Two states and the lifted one, beside what the steps take.
+    """
+    if ledger.limit is None or not any(map(has_arrays, current().traces)):
+        return Begun(run_first(stepper, values, ledger, allowed), values)
+    after: list[Any] = []
+    if (plain := _run_plain(stepper, values, ledger, mark, after)) is not None:
+        more = _lifted(stepper, values, after)
+        after.clear()
+        if more is None:
+            return Begun(run_first(stepper, values, ledger, allowed), values, plain)
+        # Tangents of zeros are none of the user's.
+        with np.errstate(all="ignore"):
+            return Begun(run_first(stepper, more, ledger, allowed), more, plain, lifting=1)
+    first = run_first(stepper, values, ledger, allowed)
+    if (more := _lifted(stepper, values, first.after)) is None:
+        return Begun(first, values)
+    with np.errstate(all="ignore"):
+        return Begun(run_instead(stepper, more, first, ledger, allowed), more, lifting=2)
+
+
+def _run_plain(stepper: Stepper, values: list[Any], ledger: Ledger, mark: Mark, after: list[Any]) -> Plain | None:
+    """Run the first step on plain values if a leaf may come to carry more and there is room; *after* gets the state."""
+    arrays = [leaf for leaf in values if np.ndim(leaf)]
+    if not any(map(_lacks_some, arrays)):
+        return None
+    assert ledger.limit is not None
+    needed = RESERVE + _BESIDE * sum([form_here(type_of(leaf)).nbytes for leaf in arrays])
+    ledger.relieve(ledger.live + needed - ledger.limit, ledger.lenders_before(mark))
+    if agree(ledger.live + needed > ledger.limit):
+        return None
+    meter = None if Meter is None else Meter()
+    return Plain(time_plain(stepper, [owned(leaf) for leaf in values], ledger, meter, after), meter)
+
+
+def _lacks_some(leaf: Any) -> bool:
+    """Return whether an array carries nothing of one of the calls around that keep arrays with values."""
+    waiting, found = [form_of(leaf)], list[Any]()
+    while waiting:
+        if type(form := waiting.pop()) is Form:
+            found.append(form.trace)
+            waiting += [form.value, form.beside]
+    return not all(trace in found for trace in current().traces if has_arrays(trace))
+
+
+def _lifted(stepper: Stepper, values: list[Any], after: list[Any]) -> list[Any] | None:
     """
     Return an initial state that carries what all later ones do, to be measured in the place of the user's.
 
@@ -36,15 +130,23 @@ def lifted(values: list[Any], after: list[Any], grown: list[int], region: Region
     The loop itself begins with the user's: a tangent of zeros is not the same as none, where a derivative is infinite.
 
     Args:
-        values: The leaves of the initial state.
+        stepper: Runs the steps.
+        values: Leaves of the user's initial state.
         after: The same after the first step.
-        grown: Which of them come to carry more.
-        region: The region of the steps.
+
+    Returns:
+        Its leaves; None where none of them grows.
 
     Memory:
         One such state.
     """
-    found = list(values)
+    both = enumerate(zip(values, after, strict=True))
+    grown = [k for k, (old, new) in both if np.ndim(old) and bytes_of([new]) > bytes_of([old])]
+    # One process runs no step more than the others, which may wait for it.
+    if not agree(bool(grown)):
+        return None
+    region, found = stepper.region, list(values)
+    assert region is not None
     with region.running(region.bypass()), entered(ledger=region.ledger):
         for k in grown:
             found[k] = owned(np.where(True, values[k], after[k]))

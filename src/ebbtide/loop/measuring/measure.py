@@ -14,6 +14,7 @@ from ebbtide.ledger import SNAPSHOTS, Ledger, Mark
 from ebbtide.lender import lent_by
 from ebbtide.loop.holding.held import RECORD
 from ebbtide.loop.measuring.first import First
+from ebbtide.loop.measuring.growing import Plain
 from ebbtide.loop.measuring.likeness import hides_nothing, is_known, is_lone, is_plain, taken_beside
 from ebbtide.loop.measuring.moments import bytes_asked
 from ebbtide.loop.measuring.timing import time_plain
@@ -100,8 +101,9 @@ def bytes_passed(first: First, ledger: Ledger) -> int:
 
 
 def measure_alone(
-    stepper: Stepper, values: list[Any], first: First, sizes: Sizes, ledger: Ledger, mark: Mark, gaining: int, room: int
-) -> tuple[Sizes, Timed | None, int]:
+    stepper: Stepper, values: list[Any], first: First, sizes: Sizes, ledger: Ledger, mark: Mark, gaining: int,
+    room: int, plain: Plain | None,
+) -> tuple[Sizes, Timed | None, int]:  # fmt: skip
     """
     Run the first step once more, on plain values, where the plan gains by it: the function alone takes some too.
 
@@ -122,6 +124,7 @@ def measure_alone(
         mark: Where it stood before the step.
         gaining: The steps that may gain by more snapshots in the reverse sweep; 0 where a plan has no use for them.
         room: Bytes in the ledger that the loop may have.
+        plain: The step on plain values, where it was run before the taped one; None to run it where that is of use.
 
     Returns:
         (sizes that say what the function alone takes, the time of the step, the bytes that others gave up for it);
@@ -132,8 +135,9 @@ def measure_alone(
         the function alone takes as well; with tangents one more.
     """
     record = first.record
+    known_time = None if plain is None else plain.timed
     if ledger.limit is None or Meter is None or stepper.region is None or record is None:
-        return sizes, None, 0
+        return sizes, known_time, 0
     sizes = replace(sizes, sweep=sizes.sweep + measure_rules(record, stepper.region))
     lone, has_room = is_lone(values, record), sizes.fixed - sizes.interpreter + RESERVE_PER_STEP
     beside = taken_beside(record) if lone else 0
@@ -152,23 +156,17 @@ def measure_alone(
     everything = sizes.fixed + sizes.restart + (gaining - 1) * sizes.taped_beside
     count = (room - sizes.fixed) // sizes.restart
     free = known and 0 < 4 * count < 3 * gaining and everything > room and sizes.state >= BLOCK and is_own(stepper)
-    free = free and ledger.live + beside_it <= ledger.limit
+    free = free and (plain is not None or ledger.live + beside_it <= ledger.limit)
     free = not agree(not free)
     if not (waits or takes or free):
         # The function alone takes a state at least, for what it returns.
         unseen = 0 if hides_nothing(record) else taken - sizes.seen - sizes.state
-        return replace(sizes, unseen=max(0, unseen)), None, 0
-    outer = stepper.region.outer.pager
-    freed = ledger.relieve(ledger.live + beside_it - ledger.limit, ledger.lenders_before(mark))
-    if ledger.live + beside_it > ledger.limit:
-        sizes = without_spare(values, first, sizes, ledger, mark)
+        return replace(sizes, unseen=max(0, unseen)), known_time, 0
+    freed = 0
+    if plain is None:
+        plain, sizes, freed = _run_beside(stepper, values, first, sizes, ledger, mark, beside_it)
         taken = _most_taken(first, sizes)
-    before, meter = ledger.live, Meter()
-    if outer is not None:
-        outer.reserve(beside_it)
-    freed += before - ledger.live
-    timed = time_plain(stepper, [owned(leaf) for leaf in values], ledger, meter)
-    function = meter.peak if meter.exact and lone else 0
+    function = plain.meter.peak if plain.meter is not None and plain.meter.exact and lone else 0
     # NumPy converts numbers block by block, in memory that no array has.
     block = min(BLOCK, 2 * _largest(record)) + beside
     alone = max(0, min(function - block, sizes.sweep - most)) if waits else 0
@@ -180,10 +178,32 @@ def measure_alone(
         asked = max([nbytes for nbytes, _ in bytes_asked(record)], default=0)
         sizes = sizes.with_alone(sizes.data + function - block, max(0, run), asked, sizes.covered)
     if not (waits or takes):
-        return sizes, timed, freed  # there was room for it, and a plan needs no more than before
+        return sizes, plain.timed, freed  # there was room for it, and a plan needs no more than before
     # It ran beside what the taped one saved, and beside two states, and may have taken more than the function.
     least = sizes.saved + sizes.shared + sizes.state + beside if beside else 0
-    return replace(sizes, run=max(sizes.run, least, run if takes or alone else 0)), timed, freed
+    return replace(sizes, run=max(sizes.run, least, run if takes or alone else 0)), plain.timed, freed
+
+
+def _run_beside(
+    stepper: Stepper, values: list[Any], first: First, sizes: Sizes, ledger: Ledger, mark: Mark, beside: int
+) -> tuple[Plain, Sizes, int]:
+    """
+    Run the first step on plain values beside the taped one, when others have given up what there is no room for.
+
+    Returns:
+        (the step, what the taped one takes after that, the bytes that others gave up).
+    """
+    assert stepper.region is not None
+    assert ledger.limit is not None
+    outer = stepper.region.outer.pager
+    freed = ledger.relieve(ledger.live + beside - ledger.limit, ledger.lenders_before(mark))
+    if ledger.live + beside > ledger.limit:
+        sizes = without_spare(values, first, sizes, ledger, mark)
+    before, meter = ledger.live, None if Meter is None else Meter()
+    if outer is not None:
+        outer.reserve(beside)
+    freed += before - ledger.live
+    return Plain(time_plain(stepper, [owned(leaf) for leaf in values], ledger, meter), meter), sizes, freed
 
 
 def _most_taken(first: First, sizes: Sizes) -> int:

@@ -139,9 +139,11 @@ def _run_again(stepper: Stepper, values: list[Any], sizes: Sizes, ledger: Ledger
     return again
 
 
-def time_plain(stepper: Stepper, state: list[Any], ledger: Ledger, meter: Meter | None = None) -> Timed:
+def time_plain(
+    stepper: Stepper, state: list[Any], ledger: Ledger, meter: Meter | None = None, after: list[Any] | None = None
+) -> Timed:
     """
-    Time the first step on plain values; *state* is given up to it, and a *meter* watches.
+    Time the first step on plain values; *state* is given up to it, a *meter* watches, and *after* gets the new state.
 
     Off the tape also where steps run on one for their bits: it is the function alone that is measured, and beside the
     taped first step there may be no room for another one.
@@ -151,7 +153,10 @@ def time_plain(stepper: Stepper, state: list[Any], ledger: Ledger, meter: Meter 
     stepper.on_tape = False
     try:
         with Timed() as timed, meter or nullcontext(), stepper.region.running(bypass), entered(ledger=ledger):
-            stepper.plain(0, state, bypass)
+            found = stepper.plain(0, state, bypass)[0]
+            if after is not None:
+                after += found
+            del found  # in the time that is measured, as that of each state in the loop
     finally:
         stepper.on_tape = on_tape
     return timed
