@@ -95,6 +95,15 @@ def test_operands_of_objects(name, shape):
             call(lambda x: np.sum(function(x, array)))
 
 
+@pytest.mark.parametrize("product", [lambda x, a: np.sum(x) * a, lambda x, a: a * np.sum(x)], ids=["left", "right"])
+def test_one_object_beside_one_number(product):
+    """What NumPy makes of both is a float of Python's, which has no dtype."""
+    x, one = np.arange(1.0, 3.0), np.array(2.0, dtype=object)
+    for call in (lambda g: grad(g)(x), lambda g: jvp(g, (x,), (x,)), lambda g: jit(g)(x), lambda g: vmap(g)(x[None])):
+        with pytest.raises(TraceError, match=r"is an array of the type object at .*test_classes\.py:.*x\.astype\(flo"):
+            call(lambda x: product(x, one))
+
+
 def test_what_errors_of_masked_arrays_say_to_write():
     """Filled, and left out by a plain mask, a masked array has the derivative of its own operations."""
     mask = np.ma.getmaskarray(MASKED)

@@ -163,8 +163,8 @@ class Tape:
     def mixed(self, primitive: Primitive, signature: Signature, operand: TracedArray, other: Any, left: bool) -> Any:
         """Record an elementwise operation of an array, the *left* operand or the right one, and one not traced."""
         parent = operand._node
-        # A region looks whether the arrays that it meets stay the same from step to step.
-        unseen = self.outer is not None and type(other) is np.ndarray
+        # A region looks whether arrays stay the same from step to step; of one object NumPy makes what has no dtype.
+        unseen = type(other) is np.ndarray and (self.outer is not None or not other.ndim)
         if operand._sharing is not None or parent is None or unseen:
             return self.process(primitive, (operand, other) if left else (other, operand), None)
         values = (operand._value, other) if left else (other, operand._value)
