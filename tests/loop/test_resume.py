@@ -1022,11 +1022,13 @@ def test_a_run_that_goes_on_keeps_its_budget(units: int, tmp_path: Path) -> None
         assert np.array_equal(found[0], expected)
 
 
-def test_nested_derivatives_are_refused(tmp_path: Path) -> None:
-    """Derivatives of a derivative cannot be resumed, and say so before any step is lost."""
+@pytest.mark.parametrize("start", ["the control", "a constant"])
+def test_nested_derivatives_are_refused(start: str, tmp_path: Path) -> None:
+    """Derivatives of a derivative cannot be resumed, and say so before there is a file, from the first step on."""
 
     def inner(u: Any) -> Any:
-        return np.sum(timeloop(lambda x, i: np.sin(x), u, 5, resume=tmp_path / "run"))
+        begun = u if start == "the control" else np.ones(u.shape)
+        return np.sum(timeloop(lambda x, i: np.sin(x * u), begun, 5, resume=tmp_path / "run"))
 
     for again in (
         grad(lambda u: np.sum(grad(inner)(u) ** 2)), lambda u: ebbtide.hvp(inner)(u, u),
@@ -1034,6 +1036,7 @@ def test_nested_derivatives_are_refused(tmp_path: Path) -> None:
     ):  # fmt: skip
         with pytest.raises(ebbtide.TraceError, match=r"resume=.* can be resumed as grad\(lambda x: jvp"):
             again(U)
+        assert not list(tmp_path.iterdir())
 
 
 def test_inputs_of_batches_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

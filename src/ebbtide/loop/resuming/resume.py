@@ -87,8 +87,15 @@ class Resumption:
         """See `Journal.label`."""
         return self._journal.label
 
-    def begin(self) -> None:
-        """Write from here on: there is a plan."""
+    def begin(self, after: list[Any]) -> None:
+        """
+        Write from here on: there is a plan, and the leaves of the state after the first step are such that can be kept.
+
+        Raises:
+            TraceError: They have derivatives from outside; nothing is written, which nobody could go on from.
+        """
+        for leaf in after:
+            plain(leaf)
         self._journal.begin()
 
     def save_plan(self, plan: Plan) -> None:
