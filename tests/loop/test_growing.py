@@ -112,6 +112,22 @@ def test_two_steps_tell_also_what_the_function_alone_takes(
     assert found.tobytes() == run().tobytes()
 
 
+@pytest.mark.parametrize("mode", MODES)
+def test_a_state_that_carries_all_takes_no_step_more(mode: str) -> None:
+    """One that begins with the control is measured by the step that the loop begins with."""
+
+    def wave(k: Any) -> Any:
+        return np.sum(timeloop(lambda u, i: np.sin(u * k), 0.5 * k, STEPS, costs=COSTS) ** 2)
+
+    run = partial(MODES[mode][0], wave)
+    with pytest.raises(BudgetError) as refused:
+        run(budget=Budget(memory=1000))
+    with ebbtide.profile() as p:
+        found = run(budget=Budget(memory=2 * refused.value.least))
+    assert p.loops[0].plan.measuring_steps == 0
+    assert found.tobytes() == run().tobytes()
+
+
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 def test_no_tangent_is_made_where_a_derivative_is_infinite() -> None:
     """The loop begins with what the user gave: zeros as a tangent would make the Hessian of a square root NaN."""
