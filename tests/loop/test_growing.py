@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -74,10 +75,12 @@ def test_no_more_steps_are_run_to_be_timed(mode: str) -> None:
     assert found.tobytes() == run().tobytes()
 
 
-@pytest.mark.parametrize(("steps", "costs", "times"), [(12, COSTS, 1.0), (12, COSTS, 4.0), (32, None, 2.0)])
-@pytest.mark.parametrize("mode", [*MODES, "hessian"])
+@pytest.mark.parametrize(
+    ("steps", "costs", "times", "disk"), [(12, COSTS, 1.0, 2**30), (12, COSTS, 4.0, 0), (32, None, 2.0, 0)]
+)
+@pytest.mark.parametrize("mode", [*MODES, "hessian", "hessians"])
 def test_two_steps_tell_also_what_the_function_alone_takes(
-    mode: str, steps: int, costs: Costs | None, times: float
+    mode: str, steps: int, costs: Costs | None, times: float, disk: int
 ) -> None:
     """
     One on plain values tells what later states carry, too, where a taped one was a third step.
@@ -85,21 +88,24 @@ def test_two_steps_tell_also_what_the_function_alone_takes(
     In the second loop there are values on disk, and snapshots, that give up their room to it.
     """
 
-    def branches(k: Any) -> Any:
+    def branches(k: Any, start: Any = None, factor: Any = 1.0) -> Any:
         def step(u: Any, i: Any) -> Any:
-            waves = [np.sin(m * u * k) for m in (1.0, 2.0, 3.0)]
+            waves = [np.sin(m * factor * u * k) for m in (1.0, 2.0, 3.0)]
             return 0.5 * u + 0.1 * np.maximum(np.maximum(waves[0], waves[1]), waves[2])
 
-        once = timeloop(step, np.ones(k.shape), steps, costs=costs)
-        return np.sum(once**2 + timeloop(step, np.ones(k.shape), steps, costs=costs) ** 2)
+        begun = np.ones(k.shape) if start is None else start
+        once = timeloop(step, begun, steps, costs=costs)
+        return np.sum(once**2 + timeloop(step, begun, steps, costs=costs) ** 2)
 
-    k, directions = K[::5], np.cos(np.arange(1.0, 5.0)[:, None] * K[::5])
+    k, many, directions = K[::5], MANY[::3, ::5], np.cos(np.arange(1.0, 5.0)[:, None] * K[::5])
     runs: dict[str, Any] = {
-        "vmap of grad": lambda **b: vmap(grad(branches, **b))(MANY[::3, ::5]),
+        "vmap of grad": lambda **b: vmap(grad(branches, **b))(many),
         "hvp": lambda **b: hvp(branches, **b)(k, directions[0]),
         "hessian": lambda **b: vmap(lambda v: hvp(branches, **b)(k, v))(directions),
+        # The state has tangents of each member, and becomes one of each member with its first step.
+        "hessians": lambda **b: vmap(lambda c, v: hvp(lambda k: branches(k, k, c), **b)(k, v))(many, directions),
     }
-    run, budget = runs[mode], Budget(memory=1000, disk="1 GiB")
+    run, budget = runs[mode], Budget(memory=1000, disk=disk)
     for _ in range(4):
         try:
             run(budget=budget)
@@ -110,6 +116,25 @@ def test_two_steps_tell_also_what_the_function_alone_takes(
     assert [loop.plan.measuring_steps <= 2 for loop in p.loops] == [True, True]
     assert p.steps_forward == p.predicted_steps_forward
     assert found.tobytes() == run().tobytes()
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_step_that_is_measured_writes_into_copies(mode: str) -> None:
+    """The loop begins with the user's state, whatever the steps that are measured write."""
+
+    def wave(k: Any) -> Any:
+        def step(s: Any, i: Any) -> Any:
+            s["scale"] *= 1.1
+            s["u"] += s["scale"] * np.sin(s["u"] * k)
+            return s
+
+        start = {"u": np.ones(k.shape), "scale": np.full(k.shape, 0.1)}
+        return np.sum(timeloop(step, start, STEPS, costs=COSTS)["u"] ** 2)
+
+    run = partial(MODES[mode][0], wave)
+    with pytest.raises(BudgetError) as refused:
+        run(budget=Budget(memory=1000))
+    assert run(budget=Budget(memory=2 * refused.value.least)).tobytes() == run().tobytes()
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -128,19 +153,27 @@ def test_a_state_that_carries_all_takes_no_step_more(mode: str) -> None:
     assert found.tobytes() == run().tobytes()
 
 
-@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def heard(call: Any) -> tuple[Any, list[str]]:
+    """Return what a call returns, and the warnings."""
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        result = call()
+    return result, [str(one.message) for one in found]
+
+
 def test_no_tangent_is_made_where_a_derivative_is_infinite() -> None:
     """The loop begins with what the user gave: zeros as a tangent would make the Hessian of a square root NaN."""
 
     def rooted(k: Any) -> Any:
         return np.sum(timeloop(lambda u, i: np.sqrt(u) + 0.1 * k * k, np.zeros(k.shape), STEPS, costs=COSTS) ** 2)
 
-    expected = hvp(rooted)(K, V)
+    expected, told = heard(lambda: hvp(rooted)(K, V))
     with pytest.raises(BudgetError) as refused:
         hvp(rooted, budget=Budget(memory=1000))(K, V)
-    found = hvp(rooted, budget=Budget(memory=2 * refused.value.least))(K, V)
+    found, told_in_budget = heard(lambda: hvp(rooted, budget=Budget(memory=2 * refused.value.least))(K, V))
     assert np.isfinite(expected).all()
     assert found.tobytes() == expected.tobytes()
+    assert told_in_budget == told  # nothing of the zeros that are measured with
 
 
 @pytest.mark.parametrize("first", [0, 2])

@@ -9,6 +9,7 @@ import numpy as np
 
 from ebbtide.agree import agree
 from ebbtide.arrays.array_type import type_of
+from ebbtide.arrays.containers import is_array
 from ebbtide.arrays.context import current, entered
 from ebbtide.budget import Budget
 from ebbtide.ledger import Ledger, Mark
@@ -19,7 +20,7 @@ from ebbtide.loop.stepping.steps import Stepper
 from ebbtide.loop.stepping.warm import Timed
 from ebbtide.loop.values.state import bytes_of, owned
 from ebbtide.machine import Meter
-from ebbtide.tape.forms import Form, form_here, form_of, has_arrays
+from ebbtide.tape.forms import form_here, has_arrays
 
 # States that a first step on plain values holds beside what the function alone does: the user's and a copy of it, and
 # later the lifted one beside that after the step.
@@ -65,9 +66,9 @@ def begin(stepper: Stepper, values: list[Any], ledger: Ledger, mark: Mark, allow
     """
     Run the first step on a tape, from a state that carries what all later ones do.
 
-    Where a leaf of the user's lacks what calls around keep with values, the step is run on plain values before: that
-    one step tells what later states carry, and what the function alone takes. Where there is no room for it, or where a
-    leaf grows that seemed to carry all, a taped step tells, and is run again from another state.
+    Where a leaf of the user's carries less than values may here, the step is run on plain values before: that one step
+    tells what later states carry, and what the function alone takes. Where there is no room for it a taped step tells,
+    and is run again from another state.
 
     Args:
         stepper: Runs it.
@@ -99,26 +100,17 @@ def begin(stepper: Stepper, values: list[Any], ledger: Ledger, mark: Mark, allow
 
 def _run_plain(stepper: Stepper, values: list[Any], ledger: Ledger, mark: Mark, after: list[Any]) -> Plain | None:
     """Run the first step on plain values if a leaf may come to carry more and there is room; *after* gets the state."""
-    arrays = [leaf for leaf in values if np.ndim(leaf)]
-    if not any(map(_lacks_some, arrays)):
+    arrays = [leaf for leaf in values if is_array(leaf) and np.ndim(leaf)]
+    most = sum([form_here(type_of(leaf)).nbytes for leaf in arrays])
+    if most <= bytes_of(arrays):
         return None
     assert ledger.limit is not None
-    needed = RESERVE + _BESIDE * sum([form_here(type_of(leaf)).nbytes for leaf in arrays])
+    needed = RESERVE + _BESIDE * most
     ledger.relieve(ledger.live + needed - ledger.limit, ledger.lenders_before(mark))
     if agree(ledger.live + needed > ledger.limit):
         return None
     meter = None if Meter is None else Meter()
     return Plain(time_plain(stepper, [owned(leaf) for leaf in values], ledger, meter, after), meter)
-
-
-def _lacks_some(leaf: Any) -> bool:
-    """Return whether an array carries nothing of one of the calls around that keep arrays with values."""
-    waiting, found = [form_of(leaf)], list[Any]()
-    while waiting:
-        if type(form := waiting.pop()) is Form:
-            found.append(form.trace)
-            waiting += [form.value, form.beside]
-    return not all(trace in found for trace in current().traces if has_arrays(trace))
 
 
 def _lifted(stepper: Stepper, values: list[Any], after: list[Any]) -> list[Any] | None:
