@@ -70,11 +70,13 @@ def halo_update(array: Any, comm: Any, width: int | Sequence[int] = 1, axes: Seq
         Four layers for a moment. A tape saves nothing.
     """
     places, widths = _layers_of(type_of(array), comm, width, axes, 3)
-    array = array if type(array) is TracedArray else anchored(array)
+    # Along the others no rank has a neighbor. Where that is all of them nothing is anchored either: of a time step that
+    # would be met where it runs on plain values, and not where it is taped.
+    directions = [k for k, ranks in enumerate(comm.dims) if ranks > 1 or comm.periods[k]]
+    array = array if type(array) is TracedArray or not directions else anchored(array)
     # One axis after the other, with the layers that are there: so the corners come from the neighbors' neighbors.
-    for direction, (axis, layers) in enumerate(zip(places, widths, strict=True)):
-        if comm.dims[direction] == 1 and not comm.periods[direction]:
-            continue  # no rank has a neighbor
+    for direction in directions:
+        axis, layers = places[direction], widths[direction]
         length = array.shape[axis]
 
         def at(start: int, stop: int, axis: int = axis) -> tuple[slice, ...]:
