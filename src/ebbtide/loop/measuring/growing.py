@@ -102,7 +102,8 @@ def _run_plain(stepper: Stepper, values: list[Any], ledger: Ledger, mark: Mark, 
     """Run the first step on plain values if a leaf may come to carry more and there is room; *after* gets the state."""
     arrays = [leaf for leaf in values if is_array(leaf) and np.ndim(leaf)]
     most = sum([form_here(type_of(leaf)).nbytes for leaf in arrays])
-    if most <= bytes_of(arrays):
+    # No process runs a step more than the others, which may wait for it, and none a step less.
+    if not agree(most > bytes_of(arrays)):
         return None
     assert ledger.limit is not None
     needed = RESERVE + _BESIDE * most
@@ -134,7 +135,6 @@ def _lifted(stepper: Stepper, values: list[Any], after: list[Any]) -> list[Any] 
     """
     both = enumerate(zip(values, after, strict=True))
     grown = [k for k, (old, new) in both if np.ndim(old) and bytes_of([new]) > bytes_of([old])]
-    # One process runs no step more than the others, which may wait for it.
     if not agree(bool(grown)):
         return None
     region, found = stepper.region, list(values)
