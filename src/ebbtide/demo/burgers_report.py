@@ -189,7 +189,7 @@ def _gradient(case: Case, plot: Path) -> tuple[tuple[float, Any, float], list[tu
 
     print("\nGradient with respect to initial velocity and viscosity", flush=True)
     start = time.perf_counter()
-    with ebbtide.profile(on_plan=_print_plan) as profile:
+    with ebbtide.profile(on_plan=_plan_printer()) as profile:
         found, slopes = ebbtide.value_and_grad(watched, argnums=(0, 1), budget=case.budget)(case.initial, viscosity)
     elapsed = time.perf_counter() - start
     print("\nPrediction and measurement")
@@ -210,8 +210,16 @@ def _show_first_bar() -> None:
         bar.update()
 
 
-def _print_plan(plan: Any) -> None:
-    print(f"Plan\n{_indented(str(plan))}\n", flush=True)
+def _plan_printer() -> Callable[[Any], None]:
+    """Return what prints a plan, and another one that takes its place; of one that is kept predictions may change."""
+    shown: list[Any] = []
+
+    def show(plan: Any) -> None:
+        if shown != [plan.schedule]:
+            shown[:] = [plan.schedule]
+            print(f"Plan\n{_indented(str(plan))}\n", flush=True)
+
+    return show
 
 
 def _function_alone(case: Case) -> tuple[int, float, float]:
