@@ -85,7 +85,7 @@ def test_two_steps_tell_also_what_the_function_alone_takes(
     """
     One on plain values tells what later states carry, too, where a taped one was a third step.
 
-    In the second loop there are values on disk, and snapshots, that give up their room to it.
+    When the second loop begins the first one has snapshots, which give up their room to it.
     """
 
     def branches(k: Any, start: Any = None, factor: Any = 1.0) -> Any:
