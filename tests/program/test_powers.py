@@ -7,11 +7,11 @@ import operator
 import numpy as np
 import pytest
 
-from ebbtide import jit
+from ebbtide import checkpoint, grad, jit, jvp, timeloop, vjp
+from ebbtide.schedules import Revolve, StoreAll
 
 EXECUTORS = ("machine", "reference")
 FUNCTIONS = {"operator": operator.pow, "function": np.power}
-# The operator of NumPy scalars has bits of its own in 1 of 1000 squares and roots of floats: those of arrays stand.
 EXPONENTS = (2, 2.0, 2 + 0j, 0.5, 0.5 + 0j, -1, -1.0, -1 + 0j, True, 0, 0.0, 1, 1.0, 3, 3.0)
 SCALARS = (np.float32(2), np.float64(0.5), np.int8(2), np.array(2.0), np.array(0.5), np.array(2, np.float32))
 
@@ -32,6 +32,13 @@ def numbers_of(letter, count=301):
         return (np.arange(count) % 7 + (letter != "?")).astype(letter)
     x = random.uniform(0.1, 5, count)
     return (x + (1j * random.uniform(0.1, 5, count) if letter in "FD" else 0)).astype(letter)
+
+
+def unlike_arrays(letter, count=4):
+    """Numbers of which the square, and others of which the root, of a scalar is another one than that of an array."""
+    x = np.random.default_rng(3).uniform(0.5, 5, 40_000).astype(letter)
+    squared = [number for number in x if number**2 != np.square(number)][:count]
+    return squared + [number for number in x if number**0.5 != np.sqrt(number)][: 2 * count - len(squared)]
 
 
 @pytest.mark.parametrize("function", FUNCTIONS)
@@ -65,9 +72,12 @@ def test_exponents_that_are_read_for_many_numbers(letters, function):
 
 @pytest.mark.parametrize("letter", "efdFD")
 def test_powers_of_scalars(letter):
-    """Powers of NumPy scalars, whose bits are not those of arrays where processors have AVX-512, are Python's."""
+    """Powers of NumPy scalars, whose bits are not those of arrays, in squares and roots one of 1,000, are Python's."""
     x, y = numbers_of(letter, 200), numbers_of(letter, 200)[::-1]
-    for f in (operator.pow, lambda x, y: x**3.3, lambda x, y: 2.0**x, lambda x, y: x**-1, np.power):
+    if letter in "fd":
+        x[-8:] = unlike_arrays(letter)
+    powers = (operator.pow, lambda x, y: x**3.3, lambda x, y: 2.0**x, lambda x, y: x**-1, np.power)
+    for f in (*powers, lambda x, y: x**2, lambda x, y: x**0.5):
         for executor in EXECUTORS:
             fast = jit(f, executor=executor)
             assert all(result_of(fast, a, b) == result_of(f, a, b) for a, b in zip(x, y, strict=True))
@@ -80,3 +90,27 @@ def test_executors_agree_on_roots_of_complex_scalars(letter):
         runs = [jit(f, executor=executor) for executor in EXECUTORS]
         for x in numbers_of(letter, 50):
             assert len({np.asarray(run(x)).tobytes() for run in runs}) == 1
+
+
+@pytest.mark.parametrize("letter", "fd")
+def test_powers_of_scalars_run_again(letter):
+    """On a tape the powers of scalars have the bits that they have without, with which a loop runs steps again."""
+    for power in (lambda x: x**2, lambda x: x**0.5):
+        numbers = unlike_arrays(letter)
+        assert any(power(x) != power(np.array([x]))[0] for x in numbers)
+        for x in numbers:
+            assert vjp(power, x)[0] == jvp(power, (x,), (x,))[0] == power(x)
+            unit = np.array([x, 0.5 * x])
+            normalized = lambda u, power=power: np.sum(u * unit / power(np.sum(u[:1])))
+            np.testing.assert_array_equal(grad(checkpoint(normalized))(unit), grad(normalized)(unit))
+            run = lambda u, s, power=power: np.sum(timeloop(lambda u, _: u / power(u[0]) + x, u, 6, schedule=s))
+            found = [grad(run)(unit, schedule) for schedule in (StoreAll(), Revolve(1))]
+            np.testing.assert_array_equal(*found)
+
+
+@pytest.mark.parametrize("number", [1.5, 2, True, 1.5 + 1j, np.float32(1.5), np.int8(3)], ids=repr)
+def test_numbers_in_double_precision(number):
+    """`np.float_power` of a number among the arguments, also of Python's, which have no `astype`."""
+    for power in (lambda x: np.float_power(x, 2), lambda x: np.float_power(2.5, x), lambda x: np.float_power(x, x)):
+        for executor in EXECUTORS:
+            assert result_of(jit(power, executor=executor), number) == result_of(power, number)

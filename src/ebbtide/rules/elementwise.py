@@ -67,7 +67,7 @@ declare(np.cbrt, d=lambda out: 1 / (3 * np.square(out)))
 def _power_of_base(x: Any, y: Any) -> Any:
     """Return y x^(y-1), which is 0 where y is 0, also at x = 0: there, and only there, the power is another one."""
     if type(y) in NUMBERS:
-        return y * x ** (y - 1 if y else 1)
+        return y * (x ** (y - 1 if y else 1) if y != 2 else x)
     infinite = np.logical_and(y == 0, np.absolute(x) < np.finfo(type_of(x).dtype).tiny)
     return y * np.power(x, np.where(infinite, 1, y - 1))
 
@@ -90,8 +90,13 @@ _power_in_double = elementwise(np.float_power, d=(_power_of_base, _power_of_expo
 
 
 def power_operator(x: Any, y: Any) -> Any:
-    """Return x ** y, by the operations that NumPy has for some numbers."""
-    if type(y) in NUMBERS:
+    """
+    Return x ** y, by the operations that NumPy has for arrays and some numbers.
+
+    Of its own numbers it takes the power of the C library also there, of which the last bit is another one in 1 of
+    1,000: a step that has `u / np.sum(u**2) ** 0.5` and runs again without a tape would not come to what it was.
+    """
+    if type(y) in NUMBERS and type_of(x).shape:
         kind = type_of(x).dtype.kind
         if y == 2 and kind != "b" and (kind == "f" or type(y) is int):
             return np.square(x)
@@ -110,7 +115,14 @@ def power(x: Any, y: Any) -> Any:
 def _float_power(x: Any, y: Any) -> Any:
     """Return x ** y in double precision, whatever the operands are."""
     double = np.result_type(type_of(x).dtype, type_of(y).dtype, np.float64)
-    return _power_in_double.bind(tuple([v if type(v) in NUMBERS else v.astype(double) for v in (x, y)]))
+    return _power_in_double.bind((_in_double(x, double), _in_double(y, double)))
+
+
+def _in_double(x: Any, double: np.dtype[Any]) -> Any:
+    """Return an operand in double precision; a traced number of Python's, which cannot be cast, has it or is real."""
+    if type(x) in NUMBERS or type_of(x).dtype == double:
+        return x
+    return x.astype(double) if type_of(x).shape else x * np.float64(1)
 
 
 register(np.power, power)
