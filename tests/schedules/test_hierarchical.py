@@ -189,6 +189,43 @@ def test_beyond_the_table_no_more_is_taken_than_predicted(monkeypatch):
     assert exact > 100
 
 
+@pytest.mark.parametrize("numbers", COSTS[:3])
+@pytest.mark.parametrize("memory", [0, 2])
+def test_more_slots_than_there_are_rows(memory, numbers, monkeypatch):
+    """More slots on disk than a table has cells for never cost more, and as many as are of use the least."""
+    monkeypatch.setattr("ebbtide.schedules.hierarchical_table.MOST_CELLS", 600)
+    costs, steps, before = make_costs(*numbers), 100, math.inf
+    ideal = brute_force(steps, memory, steps, costs)[steps] + steps * costs.reverse
+    for disk in (3, 6, 7, 12, 25, 50, 100, 10_000):
+        schedule = Hierarchical(memory, disk, costs)
+        count = check_schedule(schedule, steps, slots={"memory": memory, "disk": min(disk, steps)})
+        predicted = schedule.predicted_time(steps, costs)
+        # Slots without a row are of some use, which nothing predicts.
+        assert ideal <= cost_of(count, costs, steps) * (1 + 1e-12) <= predicted * (1 + 2e-12)
+        assert predicted <= before
+        before = predicted
+    assert math.isclose(before, ideal)
+
+
+@pytest.mark.parametrize("disk", [5, 200, 100_000])
+def test_questions_before_change_no_answer(disk, monkeypatch):
+    """A schedule that was asked of a longer loop says of a shorter one what another one says that was not."""
+    for name, number in {"MOST_CELLS": 3000, "MOST_STEPS": 600, "_ALL_LENGTHS": 320, "_LEAST_LENGTHS": 160}.items():
+        monkeypatch.setattr(f"ebbtide.schedules.hierarchical_table.{name}", number)
+    costs = Costs(write=5, read=5)
+    used = Hierarchical(2, disk, costs)
+    for other, steps in ((40_000, 100), (1000, 30), (300, 299), (10, 1000), (330, 200)):
+        fresh = Hierarchical(2, disk, costs)
+        used.next_action(Position(steps=other))
+        assert used.predicted_time(steps, costs) == fresh.predicted_time(steps, costs)
+        position = Position(steps=steps)
+        for _ in range(60):
+            used.next_action(Position(steps=other))
+            action = fresh.next_action(position)
+            assert used.next_action(position) == action
+            position = position.after(action)
+
+
 @pytest.mark.parametrize(("memory", "disk"), [(2, 5), (5, 2), (0, 3), (3, 0)])
 def test_fewer_slots_midway(memory, disk):
     """After the number of slots in either tier is lowered, what is too much is deleted, and nothing stored above it."""

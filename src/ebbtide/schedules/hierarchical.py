@@ -42,7 +42,8 @@ class Hierarchical(Schedule):
         Who follows it holds at most `memory` restart states in memory and `disk` on disk, the working state, and the
         saved values of one step. The schedule itself holds a table of 12 bytes for each step and each slot on disk, at
         most 50 MB, and 15 MB for longer loops, and one more where another schedule's saved values take slots in memory;
-        it is made at the first question and is no part of ==, repr and pickle.
+        it is made at the first question and is no part of ==, repr and pickle. Where that is not enough for all slots,
+        there may be a schedule that makes more of them.
 
     Source:
         Herrmann and Pallez, H-Revolve, ACM TOMS 46 (2020), doi 10.1145/3378672. Loops of more steps than the table has
@@ -218,10 +219,9 @@ class Hierarchical(Schedule):
         return not here <= whole * (1 + 1e-12)
 
     def _table(self, steps: int) -> HierarchicalTable:
-        """The table for a loop of so many steps; that of a longer loop does, too."""
-        slots = min(max(1, self.disk), max(1, steps))
+        """The table for a loop of so many steps; that of a longer loop does, too, if it tells the same."""
         for table in self._tables:
-            if table.memory == self.memory and table.steps >= steps and table.disk >= slots:
+            if table.memory == self.memory and table.serves(steps, self.disk):
                 return table
         self._tables[:] = [table for table in self._tables[-1:] if table.memory != self.memory]
         self._tables.append(HierarchicalTable(steps, self.memory, max(1, self.disk), self.costs))

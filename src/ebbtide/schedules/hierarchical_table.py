@@ -14,6 +14,21 @@ from ebbtide.schedules.costs import Costs
 from ebbtide.schedules.revolve import count_forward, count_reach, split
 from ebbtide.schedules.splits import MOST_CELLS, MOST_STEPS, Recursion, sum_up
 
+# Up to so many steps a table has all lengths, and beyond at least so many: slots on disk that are more than its cells
+# then allow have no row. With one for each of 10,000 it had 419 lengths, and came to 5.7 times the cost of 400 slots.
+_ALL_LENGTHS, _LEAST_LENGTHS = 2**14, 2**13
+
+
+def count_rows(steps: int, disk: int) -> int:
+    """Return the number of rows of a table for a loop of so many steps, and so many slots on disk."""
+    steps, disk = max(1, steps), max(1, disk)
+    return min(disk, steps, MOST_CELLS // (steps if steps <= _ALL_LENGTHS else _LEAST_LENGTHS))
+
+
+def count_lengths(steps: int, rows: int) -> int:
+    """Return the number of lengths of a table of so many rows for a loop of so many steps."""
+    return max(1, min(steps, MOST_STEPS, MOST_CELLS // rows))
+
 
 @final
 class HierarchicalTable:
@@ -26,21 +41,23 @@ class HierarchicalTable:
     Args:
         steps: The number of steps of the loop.
         memory: Slots in memory.
-        disk: Slots on disk, at least 1.
+        disk: Slots on disk, at least 1; see `count_rows`. If that is less, one more row is for as many slots as are of
+            use, which tells what to do where there are these.
         costs: What a forward step, a write and a read cost.
 
     Memory:
-        12 bytes for each slot on disk and length; at most 50 MB, and 15 MB for lengths beyond these.
+        12 bytes for each row and length; at most 50 MB, and 15 MB for lengths beyond these.
     """
 
-    __slots__ = ("_known", "_splits", "costs", "disk", "memory", "steps")
+    __slots__ = ("_enough", "_known", "_splits", "costs", "disk", "memory")
 
     def __init__(self, steps: int, memory: int, disk: int, costs: Costs) -> None:
-        self.steps, self.memory, self.costs = steps, memory, costs
-        self.disk = min(disk, max(1, steps))
-        length = max(1, min(steps, MOST_STEPS, MOST_CELLS // self.disk))
+        self.memory, self.costs = memory, costs
+        self.disk = count_rows(steps, disk)
+        length = count_lengths(steps, self.disk)
         alone = self._find_alone(length)
-        column = np.empty(self.disk)
+        rows = self.disk + (self.disk < min(disk, steps))
+        column = np.empty(rows)
 
         def alternative(length: int, _: NDArray[np.float64]) -> NDArray[np.float64]:
             """The slots in memory alone, whatever the number of those on disk."""
@@ -49,12 +66,14 @@ class HierarchicalTable:
 
         def remainder(length: int, found: NDArray[np.float64]) -> NDArray[np.float64]:
             """What follows: one slot less on disk; nothing is written if that is dearer."""
-            after = np.empty(self.disk)
+            after = np.empty(rows)
             after[0], after[1:] = alone[length], np.minimum(alone[length], costs.write + found[:-1])
+            if rows > self.disk:
+                after[-1] = min(alone[length], costs.write + found[-1])
             return after
 
         self._splits = Recursion(
-            rows=self.disk,
+            rows=rows,
             single=costs.forward,
             forward=costs.forward,
             again=costs.read,
@@ -62,7 +81,19 @@ class HierarchicalTable:
             remainder=remainder,
             window=64,
         ).solve(length)
+        self._enough = self._find_enough(alone) if rows > self.disk else None
         self._known: dict[tuple[int, int], float] = {}
+
+    def _find_enough(self, alone: NDArray[np.float64]) -> NDArray[np.int64]:
+        """Return how many slots are in use at most, for each length, where there are as many as are of use."""
+        places: list[int] = self._splits.places[-1].tolist()
+        costs: list[float] = (self.costs.write + self._splits.costs[-1]).tolist()
+        enough = [1, 1]
+        for length in range(2, len(places)):
+            place, after = places[length], length - places[length]
+            beyond = enough[after] if costs[after] < alone.item(after) else 0
+            enough.append(max(1 + beyond, enough[place]) if place else 1)
+        return np.array(enough)
 
     def _find_alone(self, length: int) -> NDArray[np.float64]:
         """The cost with the slots in memory alone, for all lengths."""
@@ -81,24 +112,37 @@ class HierarchicalTable:
             return self.costs.forward if length == 1 else inf
         return self.costs.forward * count_forward(length, memory)
 
+    def serves(self, steps: int, disk: int) -> bool:
+        """Return whether it tells of a loop of so many steps what the table of that would."""
+        rows = count_rows(steps, disk)
+        return self.disk >= rows and self._splits.steps >= count_lengths(steps, rows)
+
+    def _row(self, disk: int, length: int) -> int:
+        """Return the row for so many slots on disk and a length of the table."""
+        if disk > self.disk and self._enough is not None and self._enough.item(length) <= disk:
+            return self.disk
+        return min(disk, self.disk) - 1
+
     def place(self, disk: int, length: int) -> int:
         """Return the distance to the next slot on disk, 0 if the slots in memory do as well alone."""
-        row = min(disk, self.disk) - 1
         if length <= self._splits.steps:
-            return self._splits.place(row, length)
+            return self._splits.place(self._row(disk, length), length)
         return split(length, disk)
 
     def stored(self, disk: int, length: int) -> float:
         """Return P: the state in hand is stored in one of so many slots on disk."""
-        row = min(disk, self.disk) - 1
         if length <= self._splits.steps:
-            return self._splits.cost(row, length)
+            return self._splits.cost(self._row(disk, length), length)
+        row = min(disk, self.disk) - 1
         known = self._known.get((row, length))
         return sum_up((row, length), self._known, self._needs, self._total) if known is None else known
 
     def all_stored(self, disk: NDArray[np.int64], lengths: NDArray[np.int64]) -> NDArray[np.float64]:
         """Return `stored` of many intervals at once, of numbers of slots of at least 1."""
         rows = np.minimum(disk, self.disk) - 1
+        if self._enough is not None:
+            enough = self._enough[np.clip(lengths, 0, self._splits.steps)]
+            rows[(disk > self.disk) & (enough <= disk) & (lengths <= self._splits.steps)] = self.disk
         return self._splits.costs_of(rows, lengths, lambda row, length: self.stored(row + 1, length))
 
     def fresh(self, disk: int, length: int) -> float:

@@ -20,7 +20,8 @@ from ebbtide.schedules import (
     Schedule,
     StoreAll,
 )
-from ebbtide.schedules.hierarchical_table import HierarchicalTable
+from ebbtide.schedules.hierarchical_table import HierarchicalTable, count_lengths
+from ebbtide.schedules.hierarchical_table import count_rows as hierarchical_rows
 from ebbtide.schedules.mixed_table import count_bytes, count_rows
 from ebbtide.schedules.simulate import simulate
 from ebbtide.schedules.splits import MOST_CELLS, MOST_STEPS
@@ -236,7 +237,8 @@ def bound_bytes(schedule: Mixed | Hierarchical, steps: int, sizes: Sizes) -> tup
 def _count_table(schedule: Mixed | Hierarchical, steps: int) -> tuple[int, int]:
     """Return the bytes of the table of a schedule, when it is there and while it is made."""
     if isinstance(schedule, Hierarchical):
-        return count_bytes(min(steps, MOST_STEPS), max(1, min(schedule.disk, steps)))
+        rows = hierarchical_rows(steps, schedule.disk)
+        return count_bytes(count_lengths(steps, rows), rows + (rows < min(schedule.disk, steps)))
     # That of a schedule with more units may serve it, too.
     return _count_rows(steps, schedule._table(steps).row(sys.maxsize) + 1)
 
