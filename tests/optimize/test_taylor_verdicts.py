@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from contextlib import suppress
 
 import numpy as np
 import pytest
@@ -172,3 +173,20 @@ def test_random_functions(dtype, least):
                 for error in (0.1, -0.1):
                     assert verdict(off(f, error), m, d, order) != "right"
     assert told.count("right") >= least * len(told)
+
+
+@pytest.mark.parametrize("size", [1, 5])
+@pytest.mark.parametrize(
+    "f",
+    [lambda x: np.sum(np.sqrt(1 + x**2) - 1), lambda x: np.sum(np.log(1 + x**2)), lambda x: np.sum(1 - np.cos(x))],
+    ids=["pseudo-Huber", "logarithm", "cosine"],
+)
+def test_rounding_within_a_small_functional_fails_no_right_derivative(f, size):
+    """Near to its least such a functional is far smaller than what it is the difference of, whose rounding it has."""
+    random, passed = np.random.default_rng(0), 0
+    for _ in range(12):
+        m, direction = 0.03 * random.standard_normal(size), random.standard_normal(size)
+        with suppress(ValueError):  # it says that rounding hides a rate
+            assert taylor_test(f, m, direction).passed
+            passed += 1
+    assert passed >= 10

@@ -22,6 +22,8 @@ EPS = float(np.finfo(np.float64).eps)
 TOLERANCE = 0.2
 # Rates that change by more than this have not come to what they tend to.
 SETTLED = 0.15
+# Those that differ by more are of remainders that are rounding, whatever was measured of it.
+SCATTERED = 1.0
 # A remainder this small against that of the order before confirms the derivative without a rate.
 EXPLAINED = 1e-3
 # What a remainder may be of that of the order before, so that a derivative that is off by a tenth would be seen. With
@@ -102,7 +104,8 @@ class TaylorTest:
         if self.falls(order) or not self._has_rates(order):
             return False
         if not math.isnan(self.rates(order)[-1]):
-            return True
+            # A wrong derivative leaves remainders that fall at one rate; those of rounding have any.
+            return max(self.judged(order)) - min(self.judged(order)) <= SCATTERED
         # Where rounding cut the rates off, they may have been on their way up: those of a wrong derivative have settled
         # near the rate below.
         before, last = (self.judged(order) * 2)[-2:]
@@ -285,8 +288,8 @@ def taylor_test(
     The remainders of J(m + e d) of orders 0, 1, 2 fall as e, e^2, e^3. If the first derivative is wrong, that of order
     1 falls as e only; if the Hessian is, that of order 2 falls as e^2. The distances are chosen: 15 of them, each half
     of the one before, from half of the size of the controls on, and up to 29 until rates settle. The rounding error of
-    the functional is measured by 3 steps too small to change anything else. Rates are judged where they say most: at
-    the smallest distances above rounding. And no order passes if a derivative that is off by a tenth would do as well,
+    the functional is measured by 6 values next to *m*, where it is a polynomial. Rates are judged where they say most:
+    at the smallest distances above rounding. And no order passes if a derivative that is off by a tenth would do as well,
     as along a direction across the gradient, or where a large constant in the functional drowns what changes.
 
     Args:
