@@ -289,8 +289,8 @@ def taylor_test(
     1 falls as e only; if the Hessian is, that of order 2 falls as e^2. The distances are chosen: 15 of them, each half
     of the one before, from half of the size of the controls on, and up to 29 until rates settle. The rounding error of
     the functional is measured by 6 values next to *m*, where it is a polynomial. Rates are judged where they say most:
-    at the smallest distances above rounding. And no order passes if a derivative that is off by a tenth would do as well,
-    as along a direction across the gradient, or where a large constant in the functional drowns what changes.
+    at the smallest distances above rounding. And no order passes if a derivative that is off by a tenth would do as
+    well, as along a direction across the gradient, or where a large constant in the functional drowns what changes.
 
     Args:
         functional: A reduced functional, or a function of one control.
