@@ -13,6 +13,8 @@ from ebbtide.storage import Disk, Memory, Storage, Tiered
 from ebbtide.testing import StorageContract
 
 MIB = 1 << 20
+BACK, AHEAD = "what_comes_back_belongs_to_the_caller", "what_was_read_ahead_belongs_to_the_caller"
+PLAIN = "of_a_subclass_the_plain_array_is_stored"
 
 
 class TestMemory(StorageContract):
@@ -173,6 +175,77 @@ def test_the_suite_finds_a_storage_that_takes_something_else_for_a_list(storage,
 
     with pytest.raises(AssertionError, match=message):
         Careless().test_arrays_are_given_in_a_list(tmp_path)
+
+
+class Lending(Delegating):
+    """Stores what `keep` makes of each array and returns what `lend` makes of each; both are told its place."""
+
+    def __init__(self, keep, lend):
+        super().__init__()
+        self.keep, self.lend, self.arrays = keep, lend, {}
+
+    def put(self, key, arrays, *, kind=""):
+        """Keep the arrays beside the ones that are counted."""
+        count = super().put(key, arrays, kind=kind)
+        self.arrays[key] = [self.keep(array, place) for place, array in enumerate(arrays)]
+        return count
+
+    def get(self, key):
+        """Of what lies beside."""
+        super().get(key)
+        return [self.lend(array, place) for place, array in enumerate(self.arrays[key])]
+
+    def take(self, key):
+        """Of what lies beside."""
+        super().take(key)
+        return [self.lend(array, place) for place, array in enumerate(self.arrays.pop(key))]
+
+    def delete(self, key):
+        """Both."""
+        super().delete(key)
+        del self.arrays[key]
+
+
+def packed(array, place=0):
+    """Return a plain copy."""
+    return np.array(array, order="C", subok=False)
+
+
+def but(where, other=np.asarray):
+    """Return a function that copies arrays, and does something else with those of a kind."""
+    return lambda array, place: other(array) if where(array, place) else packed(array)
+
+
+@pytest.mark.parametrize(
+    ("keep", "lend", "fails"),
+    [
+        (packed, but(lambda array, place: place > 0), [BACK, AHEAD]),
+        (packed, but(lambda array, place: array.nbytes > 4 * MIB), [BACK]),
+        (but(lambda array, place: array.base is not None), packed, ["put_copies"]),
+        (but(lambda array, place: not array.flags.c_contiguous), packed, ["put_copies"]),
+        (but(lambda array, place: not array.flags.writeable), packed, ["put_copies"]),
+        (but(lambda array, place: array.ndim == 0), packed, ["put_copies"]),
+        (but(lambda array, place: array.nbytes > 4 * MIB), packed, ["put_copies"]),
+        (
+            but(lambda array, place: array.nbytes > 4 * MIB, lambda array: array.astype("f4").astype(array.dtype)),
+            packed,
+            ["put_copies", BACK],
+        ),
+        (lambda array, place: array.copy("C"), lambda array, place: array.copy("C"), [PLAIN]),
+    ],
+    ids=["rest_lent", "large_lent", "views", "strided", "read_only", "scalars", "large", "rounded", "subclass"],
+)
+def test_the_suite_finds_a_storage_that_shares_some_of_its_arrays(keep, lend, fails, tmp_path):
+    """Copies that some arrays of an entry are not, or not exactly, fail the contract, and by the tests that say so."""
+
+    class Sharing(StorageContract):
+        def make(self, tmp_path):
+            """It copies most of what it is given."""
+            return Lending(keep, lend)
+
+    for name in fails:
+        with pytest.raises(AssertionError, match=r"array \d"):
+            getattr(Sharing(), f"test_{name}")(tmp_path)
 
 
 @pytest.mark.parametrize("make", [Memory, Disk, lambda: Tiered("1 KiB", Disk())], ids=["Memory", "Disk", "Tiered"])

@@ -46,21 +46,36 @@ class StorageContract(ABC):
                 assert_same(loaded, arrays)
 
     def test_put_copies(self, tmp_path: Path) -> None:
-        """The caller may overwrite an array after `put`."""
+        """The caller may overwrite arrays after `put`, whoever has their elements, how ever they lie, large or not."""
         with self.make(tmp_path) as storage:
-            array = np.arange(5.0)
-            storage.put(0, [array])
-            array[:] = -1.0
-            assert_same(storage.get(0), [np.arange(5.0)])
+            arrays, owners = make_lent()
+            expected = [array.copy() for array in arrays]
+            storage.put(0, arrays)
+            for owner in owners:
+                owner[...] = -1.0
+            for loaded in (storage.get(0), storage.take(0)):
+                assert_same(loaded, expected)
+
+    def test_of_a_subclass_the_plain_array_is_stored(self, tmp_path: Path) -> None:
+        """What comes back of a subclass is a plain array; one with a mask is refused, and nothing is stored."""
+        with self.make(tmp_path) as storage:
+            plain = np.arange(6.0).reshape(2, 3)
+            storage.put(0, [plain, plain.copy().view(_Named), plain.copy().view(_Named)[:, ::2]])
+            for loaded in (storage.get(0), storage.take(0)):
+                assert_same(loaded, [plain, plain.copy(), plain[:, ::2].copy()])
+            expect_storage_error(lambda: storage.put(0, [plain, np.ma.masked_array(plain, plain > 2.0)]))
+            assert (storage.keys(), storage.nbytes) == ((), 0)
 
     def test_what_comes_back_belongs_to_the_caller(self, tmp_path: Path) -> None:
-        """Writing into what `get` returned changes neither the storage nor another result."""
+        """Writing into what `get` returned changes neither the storage nor another result, nor another array of it."""
         with self.make(tmp_path) as storage:
-            storage.put(0, [np.arange(5.0)])
+            arrays = make_lent()[0]
+            storage.put(0, arrays)
             first, second = storage.get(0), storage.get(0)
-            first[0][:] = -1.0
-            assert_same(second, [np.arange(5.0)])
-            assert_same(storage.take(0), [np.arange(5.0)])
+            overwrite(first)
+            assert_same(second, arrays)
+            overwrite(second)
+            assert_same(storage.take(0), arrays)
 
     def test_an_empty_list_is_stored(self, tmp_path: Path) -> None:
         """No arrays at all are as good as some."""
@@ -234,13 +249,15 @@ class StorageContract(ABC):
     def test_what_was_read_ahead_belongs_to_the_caller(self, tmp_path: Path) -> None:
         """Writing into what was read ahead does not change the storage."""
         with self.make(tmp_path) as storage:
-            storage.put(0, [np.arange(5000.0)])
+            # All but the large one: no more than has room in a small buffer.
+            arrays = [np.arange(4000.0), *make_lent()[0][:-1]]
+            storage.put(0, arrays)
             storage.flush()
             for _ in range(3):
                 storage.prefetch([0, 0])
                 found = storage.get(0)
-                assert_same(found, [np.arange(5000.0)])
-                found[0][:] = -1.0
+                assert_same(found, arrays)
+                overwrite(found)
 
     def test_a_reservation_is_found(self, tmp_path: Path) -> None:
         """As many entries as were reserved can be put, again and again, and a reservation may change or end."""
@@ -318,6 +335,28 @@ def make_arrays() -> list[NDArray[Any]]:
         large[:, ::2],
         large.T,
     ]
+
+
+class _Named(np.ndarray):
+    """A subclass, as units and names of axes have."""
+
+
+def make_lent() -> tuple[list[NDArray[Any]], list[NDArray[Any]]]:
+    """Return arrays that own their elements and that do not, the last one of more than 4 MiB, and all the owners."""
+    bits = np.random.default_rng(4)
+    own, alone, base, large = bits.random(5), np.array(3.5), bits.random((6, 8)), bits.random((1 << 19) + 3)
+    locked = base[4:]
+    locked.flags.writeable = False
+    arrays = [own, alone, base[1:3], base[:, ::2], base.T, np.broadcast_to(alone, (3,)), base[0, 0, ...], locked, large]
+    return arrays, [own, alone, base, large]
+
+
+def overwrite(found: list[NDArray[Any]]) -> None:
+    """Write into all arrays, and fail unless each has what was written into it."""
+    for place, array in enumerate(found):
+        array[...] = -1.0 - place
+    for place, array in enumerate(found):
+        assert (array == -1.0 - place).all(), f"array {place} shares memory with another one of its entry"
 
 
 def assert_same(found: list[NDArray[Any]], expected: list[NDArray[Any]]) -> None:
