@@ -372,6 +372,23 @@ def test_what_others_saved_on_disk_takes_slots_there():
     assert count.used["disk"] == 6
 
 
+@pytest.mark.parametrize("schedule", [*RESTARTS, Mixed(6), StoreAll()], ids=str)
+@pytest.mark.parametrize("first", [0, 2])
+def test_the_initial_state_in_hand_below_a_restart_state(schedule, first):
+    """What leads to the steps between saved ones and the first restart state is the state in hand, and is run there."""
+    held = (*[Snapshot(step, "saved") for step in range(3)], Snapshot(9))
+    count = check_schedule(schedule, 12, start=Position(steps=12, state=first, snapshots=held))
+    assert count.snapshots_left == 0
+
+
+@pytest.mark.parametrize("schedule", [*RESTARTS, Mixed(6), StoreAll()], ids=str)
+def test_what_is_lost_above_saved_steps_is_told_of_the_loop(schedule):
+    """A refusal has the numbers of the loop, and not of its part above the steps that are saved."""
+    held = (Snapshot(0, "saved"), Snapshot(1, "saved"), Snapshot(9))
+    with pytest.raises(ScheduleError, match=r"is that of step 3, .*\(9, 'restart'\)\].*, and 12 of 12 steps are not"):
+        schedule.next_action(Position(steps=12, state=3, snapshots=held))
+
+
 FIRST = tuple([Snapshot(k, "saved") for k in range(3)])
 GAPS = [
     (Revolve(6), Position(steps=3, state=0, saved=(1, 2), snapshots=(Snapshot(2, "restart", "disk"),)), "memory"),

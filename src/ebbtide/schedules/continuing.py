@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Protocol
 
 from ebbtide.errors import ScheduleError
@@ -59,6 +60,7 @@ def forced_action(position: Position, schedule: Roomy) -> Action | None:
         return EndForward()
     elif saved is None:
         return None
+    require_way_back(position, count_base(position))
     action = _close_gap(position, schedule)
     if action is None:
         raise describe_loss(position)
@@ -87,14 +89,26 @@ def _close_gap(position: Position, schedule: Roomy) -> Action | None:
         return run(state, position.end, save=True)
     if state is not None and state < stop:
         missing = _find_missing(position, state)
-        if missing is None or missing > state:
-            return run(state, stop if missing is None else missing)
+        if missing is None:
+            return run(state, stop)
+        if missing > state:
+            # Saved values on the way there may have the room that is wanted there.
+            blocked = not _has_room(position, schedule, missing) and _has_room(position, schedule, state)
+            return delete(missing - 1) if blocked else run(state, missing)
         tier = schedule.find_room(position)
         if tier is None and position.snapshots and position.snapshots[-1].step > state:
             return delete(position.snapshots[-1].step)
         return run(state, stop, snapshot=True, tier=tier or "memory")
     restarts = [kept.step for kept in position.snapshots if kept.kind == "restart" and kept.step <= stop]
     return copy(restarts[-1]) if restarts else None
+
+
+def _has_room(position: Position, schedule: Roomy, stop: int) -> bool:
+    """Whether there is room for one more restart state if the snapshots from a step on are given up."""
+    if schedule.find_room(position) is not None:
+        return True
+    below = position.snapshots[: find_place(position.snapshots, stop)]
+    return schedule.find_room(replace(position, snapshots=below)) is not None
 
 
 def _find_missing(position: Position, state: int) -> int | None:
@@ -198,8 +212,9 @@ def _choose_above_saved(position: Position, schedule: RestartSchedule) -> Action
         return delete(last.step)
     # A restart state among the saved values takes a slot, and may be the way to the steps above them.
     held = [one for one in position.snapshots if one.step >= base or one.kind == "restart"]
-    if base and not held and state is not None and state < base:
-        return run(state, base)  # where the others begin
+    require_way_back(position, base)
+    if state is not None and state < base and not any(one.kind == "restart" and one.step <= base for one in held):
+        return run(state, base)  # where the others begin: nothing else leads there
     first = min(base, held[0].step) if held else base
     above = Position(
         steps=position.steps - first,
@@ -210,7 +225,11 @@ def _choose_above_saved(position: Position, schedule: RestartSchedule) -> Action
         open=position.open,
     )
     below = [one.tier for one in position.snapshots if one.step < base and one.kind == "saved"]
-    action = shift(schedule.beside(below.count("memory"), below.count("disk")).choose(above), first)
+    try:
+        action = shift(schedule.beside(below.count("memory"), below.count("disk")).choose(above), first)
+    except ScheduleError:
+        # It tells the numbers of the steps above.
+        raise describe_loss(position) from None
     # Of the steps below nothing is stored again.
     return run(action.start, base) if isinstance(action, Forward) and action.start < base else action
 
@@ -229,6 +248,25 @@ def shift(action: Action, by: int) -> Action:
     if isinstance(action, Reverse):
         return reverse(action.start + by, action.stop + by)
     return action
+
+
+def require_way_back(position: Position, base: int) -> None:
+    """
+    Fail before any work is done if steps cannot be run again whose saved values are held nowhere.
+
+    Args:
+        position: Where the loop stands.
+        base: What `count_base` returned.
+
+    Raises:
+        ScheduleError: The position cannot be completed.
+    """
+    saved, state, snapshots = position.saved, position.state, position.snapshots
+    missing = position.end if saved is None else saved[0]
+    if base >= missing or (state is not None and state <= base):
+        return
+    if not any(kept.kind == "restart" and kept.step <= base for kept in snapshots[: base + 1]):
+        raise describe_loss(position)
 
 
 def describe_loss(position: Position) -> ScheduleError:

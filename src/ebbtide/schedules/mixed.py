@@ -224,8 +224,18 @@ class Mixed(Schedule):
             if state is None or state >= end:
                 raise describe_loss(position)
         if top.kind == "saved" and state <= top.step:
-            return run(state, top.step + 1)
+            return delete(top.step) if self._is_blocked(position, state, free) else run(state, top.step + 1)
         return self._start(position, state, free) if top.kind == "saved" else self._go_on(position, state, free)
+
+    def _is_blocked(self, position: Position, state: int, free: int) -> bool:
+        """Whether saved values of first steps, from the state on, have the room without which none behind them runs."""
+        snapshots = position.snapshots
+        more = position.end - snapshots[-1].step - 2
+        if len(snapshots) > position.saved_snapshots or more == 0 or free >= min(self.restart, more * self.saved):
+            return False
+        if free + sum(self._size(kept) for kept in snapshots if kept.step >= state) < self.restart:
+            raise describe_loss(position)
+        return True
 
     def _load(self, position: Position, latest: Snapshot, free: int) -> Action:
         """The working state is of no use: load the latest restart state, and free its slot if that is worth more."""

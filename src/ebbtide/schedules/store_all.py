@@ -9,7 +9,7 @@ from ebbtide.errors import ScheduleError
 from ebbtide.schedules.actions import Action, copy, delete, move, run
 from ebbtide.schedules.asked import steps_and_sizes, steps_of, steps_of_time
 from ebbtide.schedules.base import Schedule
-from ebbtide.schedules.continuing import count_base, describe_loss, forced_action
+from ebbtide.schedules.continuing import count_base, describe_loss, forced_action, require_way_back
 from ebbtide.schedules.costs import Costs
 from ebbtide.schedules.position import Position
 from ebbtide.schedules.snapshots import TIERS, find_place
@@ -53,7 +53,7 @@ class StoreAll(Schedule):
         if position.finished:
             return None
         base = count_base(position)
-        _require_way_back(position, base)
+        require_way_back(position, base)
         action = forced_action(position, self)
         return self._choose(position, base) if action is None else action
 
@@ -127,13 +127,3 @@ class StoreAll(Schedule):
             if missing > state:
                 return run(state, min(missing, end - 1))
         return run(state, state + 1, snapshot=True, kind="saved", tier="disk")
-
-
-def _require_way_back(position: Position, base: int) -> None:
-    """Fail before any work is done if steps cannot be run again whose saved values are held nowhere."""
-    saved, state, snapshots = position.saved, position.state, position.snapshots
-    missing = position.end if saved is None else saved[0]
-    if base >= missing or (state is not None and state <= base):
-        return
-    if not any(kept.kind == "restart" and kept.step <= base for kept in snapshots[: base + 1]):
-        raise describe_loss(position)
