@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import pickle
+from copy import copy, deepcopy
 from dataclasses import replace
 
 import numpy as np
@@ -66,8 +67,9 @@ def test_numbers_of_numpy_are_pythons():
     made = [Revolve(three), Mixed(three), Hierarchical(three, three), Periodic(three, three), Online(three)]
     plain = [Revolve(3), Mixed(3), Hierarchical(3, 3), Periodic(3, 3), Online(3)]
     assert [json.dumps(schedule_to_json(one)) for one in made] == [json.dumps(schedule_to_json(one)) for one in plain]
-    position = Position(steps=np.int32(7), reversed=np.uint8(2), state=np.int64(4))
-    assert json.dumps(position.to_json()) == json.dumps(Position(steps=7, reversed=2, state=4).to_json())
+    position = Position(steps=np.int32(7), reversed=np.uint8(2), state=np.int64(4), forward_ended=np.True_)
+    plain = Position(steps=7, reversed=2, state=4, forward_ended=True)
+    assert json.dumps(position.to_json()) == json.dumps(plain.to_json())
     for schedule in made:
         actions = [action for _, action in walk(schedule, np.int64(9))]
         assert json.dumps([action_to_json(action) for action in actions])
@@ -160,6 +162,7 @@ def test_a_wrong_end_is_refused(position, at, reason):
         position.ended(at)
 
 
+LATE = {"steps": 9, "reversed": 5, "forward_ended": True}
 REVERSING = {"steps": 9, "forward_ended": True, "saved": (7, 9), "state": 9, "snapshots": (Snapshot(0),)}
 
 
@@ -189,8 +192,8 @@ REVERSING = {"steps": 9, "forward_ended": True, "saved": (7, 9), "state": 9, "sn
         (Position(steps=9), Forward(start=0, stop=1, snapshot=True, tier="cloud"), "one of"),
         (Position(steps=9, snapshots=(Snapshot(1, "saved"),), saved=(3, 4)), Move(step=1), "no neighbor"),
         (Position(steps=9, snapshots=(Snapshot(3, "saved"),), saved=(3, 4)), Move(step=3), "no neighbor"),
-        (Position(steps=9, reversed=5, snapshots=(Snapshot(6, "saved"),)), Copy(step=6), "already reversed"),
-        (Position(steps=9, reversed=5, snapshots=(Snapshot(4, "saved"),)), Move(step=4), "already reversed"),
+        (Position(**LATE, snapshots=(Snapshot(6, "saved"),)), Copy(step=6), "already reversed"),
+        (Position(**LATE, snapshots=(Snapshot(4, "saved"),)), Move(step=4), "already reversed"),
         (Position(steps=9), Delete(step=3), "no snapshot of step 3"),
     ],
 )
@@ -207,7 +210,11 @@ def test_wrong_actions_are_refused(position, action, reason):
         {"steps": 3, "reversed": 4},
         {"steps": 3, "state": 4},
         {"steps": 3, "saved": (2, 2)},
-        {"steps": 3, "reversed": 2, "saved": (1, 2)},
+        {"steps": 3, "reversed": 2, "saved": (1, 2), "forward_ended": True},
+        {"steps": 3, "reversed": 1},
+        {"steps": 3, "finished": True},
+        {"steps": 0, "finished": True},
+        {"steps": 3, "reversed": 2, "forward_ended": True, "finished": True},
     ],
 )
 def test_impossible_positions_are_refused(fields):
@@ -227,6 +234,9 @@ def test_impossible_positions_are_refused(fields):
         {"snapshots": [[1, "saved", "cloud"]]},
         {"saved": [1]},
         {"saved": [3, 9]},
+        {"saved": [1, 2, 3]},
+        {"finished": True},
+        {"reversed": 1},
     ],
 )
 def test_damaged_json_is_refused(change):
@@ -282,6 +292,46 @@ def test_the_checker_finds_wrong_traces(actions, reason):
     """`check_schedule` refuses a trace that cannot be followed or does not end, and names the action."""
     with pytest.raises(ScheduleError, match=reason):
         check_schedule(Scripted(*actions), 3)
+
+
+def test_the_checker_takes_saved_values_in_a_row():
+    """Saved values of several steps may be loaded one after the other, as they are kept at hand together."""
+    store = [Forward(start=step, stop=step + 1, snapshot=True, kind="saved") for step in range(3)]
+    first = [Forward(start=3, stop=4, save=True), EndForward(), Reverse(start=4, stop=3)]
+    load = [Copy(step=2), Copy(step=1), Copy(step=0), Reverse(start=3, stop=0), EndReverse()]
+    count = check_schedule(Recorded(4, (*store, *first, *load)), 4)
+    assert (count.reads["memory"], count.peak_saved, count.snapshots_left) == (3, 3, 3)
+
+
+def test_counts_are_values():
+    """What was counted is compared, hashed, copied and pickled, and cannot be changed."""
+    count = check_schedule(Hierarchical(2, 3, Costs(write=2, read=2)), 80)
+    for again in (copy(count), deepcopy(count), pickle.loads(pickle.dumps(count))):
+        assert again == count
+        assert hash(again) == hash(count)
+    assert dict(count.used) == count.used == {"memory": 2, "disk": 3}
+    assert repr(count.used) == "{'memory': 2, 'disk': 3}"
+    with pytest.raises(TypeError):
+        count.used["disk"] = 4
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        *[{"sizes": {"restart": wrong}} for wrong in (-1, np.nan, np.inf, "3", True, None)],
+        *[{"slots": {"memory": wrong}} for wrong in (-1, np.nan, "3")],
+        *[{name: wrong} for name in ("slots", "sizes") for wrong in (3, "memory", [("memory", 3)])],
+        *[{"start": wrong} for wrong in (3, {"steps": 9}, "start")],
+        *[{"schedule": wrong} for wrong in (Revolve, 3, None)],
+        {"ends": "3"},
+        {"ends": 1.5},
+    ],
+    ids=str,
+)
+def test_what_the_checker_is_not_asked_for_is_refused(asked):
+    """An argument of a wrong type or value is an error that says what to give."""
+    with pytest.raises(ScheduleError, match=r"Give|Name some of"):
+        check_schedule(**{"schedule": Revolve(3), "steps": 9, **asked})
 
 
 @pytest.mark.parametrize(

@@ -109,6 +109,11 @@ class Position(_Fields):
                 f"Saved values cannot be held for the range {self.saved}: the steps that are not yet "
                 f"reversed are (0, {self.end}). Give a range (first, stop) inside it, or None."
             )
+        if (self.finished and self.end) or ((self.finished or self.reversed) and not self.forward_ended):
+            raise ScheduleError(
+                f"With {self.reversed} of {self.steps} reversed, forward_ended cannot be {self.forward_ended} where "
+                f"finished is {self.finished}. Give forward_ended=True if some are, finished=True only if all are."
+            )
 
     def after(self, action: Action) -> Position:
         """
@@ -350,13 +355,12 @@ class Position(_Fields):
             True
         """
         try:
-            saved = cast("Sequence[int] | None", record["saved"])
             rows = cast("Sequence[tuple[int, str, str]]", record["snapshots"])
             return Position(
                 steps=cast("int", record["steps"]),
                 reversed=cast("int", record["reversed"]),
                 state=cast("int | None", record["state"]),
-                saved=None if saved is None else (saved[0], saved[1]),
+                saved=cast("tuple[int, int] | None", record["saved"]),
                 forward_ended=flag_of(record["forward_ended"]),
                 finished=flag_of(record["finished"]),
                 snapshots=tuple([Snapshot(step, kind, tier) for step, kind, tier in rows]),

@@ -3,15 +3,45 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from types import MappingProxyType
-from typing import final
+from math import isfinite
+from numbers import Real
+from typing import Any, TypeVar, final
 
 from ebbtide.errors import ScheduleError
 from ebbtide.schedules import Action, Copy, Delete, EndForward, EndReverse, Forward, Move, Position, Reverse, Schedule
+from ebbtide.schedules.asked import check_position
+from ebbtide.schedules.records import plain_integer
 
 KINDS, TIERS = ("restart", "saved"), ("memory", "disk")
+
+K = TypeVar("K")
+
+
+@final
+class _Table(Mapping[K, int]):
+    """A mapping that does not change: plain data, to be compared with a dict, hashed, copied and pickled."""
+
+    __slots__ = ("_numbers",)
+
+    def __init__(self, numbers: Mapping[K, int]) -> None:
+        self._numbers = dict(numbers)
+
+    def __getitem__(self, key: K) -> int:
+        return self._numbers[key]
+
+    def __iter__(self) -> Iterator[K]:
+        return iter(self._numbers)
+
+    def __len__(self) -> int:
+        return len(self._numbers)
+
+    def __hash__(self) -> int:
+        return hash(frozenset(self._numbers.items()))
+
+    def __repr__(self) -> str:
+        return repr(self._numbers)
 
 
 @final
@@ -70,7 +100,7 @@ def check_schedule(
     Raises:
         ScheduleError: An action cannot be followed, a step is not reversed in its turn, a tier holds more than it
             may, the schedule does not come to an end, or `Position.after` disagrees; the message gives the index
-            of the action.
+            of the action. An argument is none of these.
 
     Memory:
         Holds the snapshots and a set of the steps whose values are saved, until it returns.
@@ -80,15 +110,14 @@ def check_schedule(
         >>> check_schedule(Revolve(5), 100, slots={"memory": 5}).forward_steps
         416
     """
+    _check_asked(schedule, start, ends, slots, sizes)
     position = Position(steps=steps, open=ends is not None) if start is None else start
     if position.steps != steps or (ends is not None and not position.open):
         raise ScheduleError(
             f"The start position is {position}: give one of {steps} steps, and an open one with ends=."
         )
-    unknown = sorted({*(slots or {})}.difference(TIERS) | {*(sizes or {})}.difference(KINDS))
-    if unknown or (ends is not None and not 0 < ends <= steps):
-        wrong = f"There is no tier or kind {unknown[0]!r}" if unknown else f"No loop of {steps} steps ends at {ends}"
-        raise ScheduleError(f"{wrong}. Tiers are {TIERS}, kinds {KINDS}, and a loop ends at a step from 1 to {steps}.")
+    if ends is not None and not 0 < ends <= steps:
+        raise ScheduleError(f"No loop of {steps} steps ends at {ends}: it ends at a step from 1 to {steps}.")
     held = _held_at(position)
     counts = _Counts(held, slots or {}, sizes or {})
     while (action := schedule.next_action(position)) is not None:
@@ -116,6 +145,24 @@ def check_schedule(
             "reversed or EndReverse is missing. Return None only when the position is finished."
         )
     return counts.told()
+
+
+def _check_asked(schedule: Any, start: Any, ends: Any, slots: Any, sizes: Any) -> None:
+    """Fail unless the arguments are of the types that `check_schedule` takes."""
+    if isinstance(schedule, type) or not callable(getattr(schedule, "next_action", None)):
+        raise ScheduleError(f"{schedule!r} is no schedule. Give an object with next_action, such as Revolve(5).")
+    if start is not None:
+        check_position(start)
+    if ends is not None:
+        plain_integer(ends, "The step at which the loop ends")
+    for name, given, known in (("slots", slots, TIERS), ("sizes", sizes, KINDS)):
+        if given is not None and not isinstance(given, Mapping):
+            raise ScheduleError(f"{name}= cannot be {given!r}. Give a mapping from {known} to numbers, or None.")
+        for key, number in (given or {}).items():
+            if key not in known:
+                raise ScheduleError(f"There is no tier or kind {key!r} for {name}=. Name some of {known}.")
+            if isinstance(number, bool) or not isinstance(number, Real) or not isfinite(number) or number < 0:
+                raise ScheduleError(f"{name}= of {key!r} cannot be {number!r}. Give a number of 0 or more.")
 
 
 @final
@@ -234,7 +281,8 @@ class _Counts:
         if loaded is not None:
             self._reads[loaded[1]] += not isinstance(action, Delete)
             self._now[loaded] -= not isinstance(action, Copy)
-            self._copies += isinstance(action, Copy)
+            # Copies of saved values come to an end: each step is at hand once.
+            self._copies += isinstance(action, Copy) and loaded[0] == "restart"
         return "" if self._copies <= 2 else "it loads again and again and runs nothing"
 
     def _run(self, action: Forward) -> str:
@@ -263,8 +311,8 @@ class _Counts:
             peak_saved=self._peak_saved,
             snapshots_left=len(self._held.snapshots),
             actions=self.actions,
-            writes=MappingProxyType(self._writes),
-            reads=MappingProxyType(self._reads),
-            peaks=MappingProxyType(self._peaks),
-            used=MappingProxyType(self._used),
+            writes=_Table(self._writes),
+            reads=_Table(self._reads),
+            peaks=_Table(self._peaks),
+            used=_Table(self._used),
         )
