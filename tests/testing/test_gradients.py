@@ -55,6 +55,61 @@ def test_wrong_derivatives(name):
         check_grads(f, X, order=order - 1)
 
 
+ANYWHERE = {
+    "far": (lambda x: 2.0 * x, 1e12),
+    "far, with a curve": (lambda x: x * x, 1e6),
+    "beside a pole": (np.log, 1e-7),
+    "beside zero": (lambda x: np.cos(x) + x, 1e-12),
+    "beside zero, with cancellation": (lambda x: (1 + x) - 1, 1e-12),
+    "at zero": (lambda x: x**3, 0.0),
+    "small": (lambda x: 1e-8 * np.sin(x), 0.7),
+    "small, with cancellation": (lambda x: np.sin(x) ** 2 + np.cos(x) ** 2 + 1e-8 * x, 0.7),
+    "far, on a scale of one": (np.sin, 1e3),
+}
+
+
+@pytest.mark.parametrize("name", ANYWHERE)
+def test_right_derivatives_of_any_size(name):
+    """Points and derivatives that are not of the order of one pass, where the step is of use or a fitting one is."""
+    f, at = ANYWHERE[name]
+    check_grads(f, at)
+    check_grads(f, np.array([at, 1.5 * at]))
+
+
+def scaled_with(f, slope):
+    """Return a function with rules in both modes that agree."""
+    return primitive(f, vjp=lambda g, x: g * slope(x), jvp=lambda t, x: t * slope(x))
+
+
+WRONG_ANYWHERE = {
+    "far": (scaled_with(lambda x: x**0.5, lambda x: x**-0.5), 1e13),
+    "far, the step is lost": (scaled_with(lambda x: 2 * x, lambda x: 0 * x), 1e17),
+    "small": (scaled_with(lambda x: 1e-8 * np.sin(x), lambda x: 2e-8 * np.cos(x)), 0.7),
+    "beside a pole": (scaled_with(lambda x: np.log(2 * x), lambda x: 2 / x), 1e-7),
+    "beside zero": (scaled_with(lambda x: (1 + x) - 1, lambda x: 0 * x), 1e-12),
+}
+
+
+@pytest.mark.parametrize("name", WRONG_ANYWHERE)
+@pytest.mark.parametrize("mode", ["fwd", "rev"])
+def test_wrong_derivatives_of_any_size(name, mode):
+    """A rule that is off by its own size is found, however small or large that is."""
+    f, at = WRONG_ANYWHERE[name]
+    with pytest.raises(AssertionError, match="was expected"):
+        check_grads(f, np.array([at, 1.5 * at]), order=1, modes=(mode,))
+
+
+def test_a_step_that_leaves_the_domain_is_told():
+    """Where a function is finite at the point and not beside it, the error says so, and a shorter step passes."""
+    x = np.array([1e-7, 1.0])
+    with pytest.raises(AssertionError, match=r"the step leaves the domain\. Give a shorter one, as eps=6e-08"):
+        check_grads(np.log, x, order=1)
+    check_grads(np.log, x, order=1, eps=1e-12, rtol=1e-3)
+    for eps in (0, -1e-6, np.nan, np.inf):
+        with pytest.raises(ValueError, match="give a number above 0"):
+            check_grads(np.log, x, eps=eps)
+
+
 def test_modes():
     """Only the modes that are asked for are checked."""
     f = square_with(lambda x: x, double)

@@ -49,6 +49,8 @@ RIGHT = {
     "complex": (primitive(cube, lambda g, x: g * 3 * x**2, lambda t, x: t * 3 * x**2), (X + 1j,)),
     "output": (primitive(exponential, lambda g, out: g * out), (X,)),
     "members": (primitive(product, **RULES, batch=lambda mapped, x, y: x * y), (X, Y)),
+    "far": (primitive(cube, lambda g, x: g * 3 * x**2), (X * 1e12,)),
+    "far, forward only": (primitive(product, jvp=RULES["jvp"]), (X * 1e9, Y * 1e12)),
     "numbers": (primitive(cube, lambda g, x: g * 3 * x**2), (np.float64(2.0),)),
     "vectors": (lambda v, w: fields.sine(fields.product(v, w)), (fields.random_field(0), fields.random_field(1))),
     "containers": (net, ({"a": X.reshape(3, 1), "b": Y[:1]}, np.outer(Y, X))),

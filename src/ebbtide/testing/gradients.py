@@ -17,6 +17,9 @@ from ebbtide.transforms.pullback import vjp
 # Directions and cotangents are drawn from this seed, so that a failure can be repeated.
 SEED = 20170204
 
+# Derivatives and arguments below have a size of their own; those above are of the order of one.
+_SMALL = 1e-2
+
 
 def check_grads(
     f: Callable[..., Any],
@@ -40,15 +43,17 @@ def check_grads(
         *args: Its arguments: floating-point or complex arrays and numbers, of any shape, and containers of them.
         order: Highest order of derivative that is checked.
         modes: Which modes to check, of "fwd" and "rev".
-        eps: Step of the finite differences; by default the cube root of the precision of the arguments.
+        eps: Step of the finite differences; by default the cube root of the precision of the arguments, times the size
+            of an argument in which that is lost, and tried once more times that of the smallest where that differs.
         rtol: Tolerance relative to the largest element of a derivative; by default 1e-6, and 1e-2 with float32.
-        atol: Absolute tolerance; by default that of *rtol*.
+        atol: Absolute tolerance; by default that of *rtol*, for a small derivative, of which the differences tell the
+            size, times that.
 
     Raises:
         AssertionError: Two derivatives differ, or one has not the dtype and shape that it has to have. The message
             has the order, the mode, the place and both numbers.
         TypeError: An argument is no floating-point or complex number, or *f* returns none: there is nothing to check.
-        ValueError: A mode is unknown, or *order* is no whole number of at least 1.
+        ValueError: A mode is unknown, *order* is no whole number of at least 1, or *eps* no number above 0.
 
     Memory:
         Some copies of the arguments, and what the derivatives of *f* take.
@@ -61,6 +66,8 @@ def check_grads(
         raise ValueError(f"modes={modes!r}: give a tuple of 'fwd', 'rev' or both, as ('rev',).")
     if isinstance(order, bool) or not isinstance(order, (int, np.integer)) or order < 1:
         raise ValueError(f"order={order!r}: give a whole number of at least 1.")
+    if eps is not None and not 0 < eps < np.inf:
+        raise ValueError(f"eps={eps!r}: give a number above 0, or None.")
     check_function(f, "check_grads")
     leaves, structure = flatten(args)
     if not leaves or any(type_of(leaf).dtype.kind not in "fc" for leaf in leaves):
@@ -69,14 +76,15 @@ def check_grads(
             "close over what is not differentiated."
         )
     precision = max(float(np.finfo(type_of(leaf).dtype).eps) for leaf in leaves)
-    rtol = (1e-6 if precision < 1e-10 else 1e-2) if rtol is None else rtol
     limits = {
         "eps": precision ** (1 / 3) if eps is None else eps,
-        "rtol": rtol,
-        "atol": rtol if atol is None else atol,
+        "rtol": (1e-6 if precision < 1e-10 else 1e-2) if rtol is None else rtol,
         # The sums of a dot product round differently in the two modes, and nothing else does.
         "exact": 1e4 * precision,
+        "precision": precision,
     }
+    if atol is not None:
+        limits["atol"] = atol
 
     def function(*point: Any) -> list[Any]:
         # A function may write into its arguments, which are run again.
@@ -86,12 +94,47 @@ def check_grads(
             raise TypeError("The function returns no floating-point or complex number, so there is nothing to check.")
         return outputs
 
-    _check(function, leaves, order, tuple(modes), limits, "", paths_of(structure))
+    _check_by_steps(function, leaves, order, tuple(modes), limits, paths_of(structure), fixed=eps is not None)
+
+
+class _TooShortError(Exception):
+    """Of a step so short the differences tell nothing."""
+
+
+def _check_by_steps(
+    f: Callable[..., list[Any]],
+    point: list[Any],
+    order: int,
+    modes: tuple[str, ...],
+    limits: dict[str, float],
+    places: list[str],
+    *,
+    fixed: bool,
+) -> None:
+    """Check derivatives by steps of the order of one, as far as they are not *fixed* by those that fit the point."""
+    lengths = [1.0 if fixed else length_of(leaf, limits["eps"]) for leaf in point]
+    try:
+        _check(f, point, lengths, order, modes, limits, "", places)
+    except AssertionError as error:
+        size = min([size for size in map(_size_of, point) if size > 0], default=1.0)
+        # Near zero the domain may be small, as that of a logarithm, and far away a step is rounded: or neither.
+        if fixed or max(lengths) > 1.0 or _SMALL <= size <= 1e-6 * limits["eps"] / limits["precision"]:
+            raise
+        other = {**limits, "eps": limits["eps"] * 2.0 ** round(np.log2(size)), "told": 1.0}
+        try:
+            _check(f, point, lengths, order, modes, other, "", places)
+        except _TooShortError:
+            raise error from None
+        except AssertionError:
+            if size > 1.0:
+                raise error from None
+            raise
 
 
 def _check(
     f: Callable[..., list[Any]],
     point: list[Any],
+    lengths: list[float],
     order: int,
     modes: tuple[str, ...],
     limits: dict[str, float],
@@ -100,23 +143,26 @@ def _check(
 ) -> None:
     """Check the derivatives of a function from some arrays to a list of arrays."""
     random = np.random.default_rng(SEED + order)
-    direction = [drawn_like(leaf, random) for leaf in point]
+    direction = [stretched(drawn_like(leaf, random), length) for leaf, length in zip(point, lengths, strict=True)]
     outputs = f(*point)
     cotangent = [drawn_like(output, random) for output in outputs]
     expected = _differences(f, point, direction, limits["eps"])
+    _check_told(outputs, expected, limits, name)
+    own = _own_limits(f, point, direction, limits, outputs, expected)
     tangents: list[Any] = []
     if "fwd" in modes:
         tangents = jvp(f, point, direction)[1]
         for k, (tangent, output, number) in enumerate(zip(tangents, outputs, expected, strict=True)):
             compare_types(tangent, output, f"{name}jvp: the tangent of output {k}")
-            compare(tangent, number, limits, f"{name}jvp: output {k} along a random direction")
+            compare(tangent, number, {**limits, "atol": sum(own[k])}, f"{name}jvp: output {k} along a random direction")
     if "rev" in modes:
         gradients = vjp(f, *point)[1](cotangent)
         for gradient, leaf, place in zip(gradients, point, places, strict=True):
             compare_types(gradient, leaf, f"{name}vjp: the cotangent of argument {place}")
         reverse = pairing(gradients, direction)
         scale = pairing_scale(cotangent, expected) + pairing_scale(gradients, direction)
-        bound = {**limits, "atol": limits["atol"] + limits["rtol"] * scale}
+        rounding = sum([loss * float(np.sum(np.abs(g))) for (_, loss), g in zip(own, cotangent, strict=True)])
+        bound = {**limits, "atol": max([size for size, _ in own]) + rounding + limits["rtol"] * scale}
         compare(reverse, pairing(cotangent, expected), bound, f"{name}vjp: a random cotangent with the direction")
         if tangents:
             bound = {**limits, "rtol": 0.0, "atol": limits["exact"] * (1.0 + scale)}
@@ -125,7 +171,53 @@ def _check(
         further = {"fwd": partial(_forward, f, direction), "rev": partial(_reverse, f, cotangent)}
         for mode in modes:
             label = f"{name}{'jvp' if mode == 'fwd' else 'vjp'}, then "
-            _check(further[mode], point, order - 1, modes, limits, label, places)
+            _check(further[mode], point, lengths, order - 1, modes, limits, label, places)
+
+
+def _check_told(outputs: list[Any], expected: list[Any], limits: dict[str, float], name: str) -> None:
+    """Raise where differences tell nothing: the function is not finite there, or they are rounding only."""
+    for k, (output, number) in enumerate(zip(outputs, expected, strict=True)):
+        if np.all(np.isfinite(precise(output))) and not np.all(np.isfinite(number)):
+            raise AssertionError(
+                f"{name}output {k} is finite, and not beside the point: the step leaves the domain. Give a shorter "
+                f"one, as eps={limits['eps'] / 100:.1g}, or another point."
+            )
+        if "told" in limits and _rounding(output, limits) > limits["rtol"] * _size_of(number):
+            raise _TooShortError
+
+
+def _rounding(output: Any, limits: dict[str, float]) -> float:
+    """Return a bound of what the rounding of an output makes in a difference."""
+    return 4 * limits["precision"] * _size_of(precise(output)) / limits["eps"]
+
+
+def _own_limits(
+    f: Callable[..., list[Any]],
+    point: list[Any],
+    direction: list[Any],
+    limits: dict[str, float],
+    outputs: list[Any],
+    expected: list[Any],
+) -> list[tuple[float, float]]:
+    """
+    Return the absolute tolerance of each output, in two parts: what is allowed, and the rounding of its differences.
+
+    A small derivative is its own measure, if shorter steps tell nearly the same; else it may be nothing but rounding,
+    or what is left of a longer series.
+    """
+    if "atol" in limits:
+        return [(limits["atol"], 0.0)] * len(expected)
+    rtol, sizes = limits["rtol"], [_size_of(number) for number in expected]
+    found = [(rtol, 0.0)] * len(expected)
+    if not any(0 < size < _SMALL for size in sizes):
+        return found
+    shorter = [_differences(f, point, direction, limits["eps"] / part) for part in (2, 4)]
+    for k, size in enumerate(sizes):
+        loss = max([_size_of(one[k] - expected[k]) for one in shorter])
+        loss = max(4 * loss, _rounding(outputs[k], limits))
+        if 0 < size < _SMALL and loss < 0.1 * size:
+            found[k] = (rtol * size, loss)
+    return found
 
 
 def _forward(f: Callable[..., list[Any]], direction: list[Any], *point: Any) -> list[Any]:
@@ -155,14 +247,32 @@ def drawn_like(value: Any, random: np.random.Generator) -> Any:
 
 def _differences(f: Callable[..., list[Any]], point: list[Any], direction: list[Any], eps: float) -> list[Any]:
     """Return the central finite difference of each output along a direction."""
-    ahead = f(*[_moved(x, eps, t) for x, t in zip(point, direction, strict=True)])
-    behind = f(*[_moved(x, -eps, t) for x, t in zip(point, direction, strict=True)])
-    return [(precise(a) - precise(b)) / (2 * eps) for a, b in zip(ahead, behind, strict=True)]
+    # A step that leaves the domain is told by what comes out.
+    with np.errstate(all="ignore"):
+        ahead = f(*[_moved(x, eps, t) for x, t in zip(point, direction, strict=True)])
+        behind = f(*[_moved(x, -eps, t) for x, t in zip(point, direction, strict=True)])
+        return [(precise(a) - precise(b)) / (2 * eps) for a, b in zip(ahead, behind, strict=True)]
 
 
 def _moved(x: Any, step: float, direction: Any) -> Any:
     """Return x + step * direction in the dtype of x."""
     return x + direction * step
+
+
+def length_of(x: Any, eps: float) -> float:
+    """Return by how much longer a step has to be than at 1, for an array in which it is lost there: a power of two."""
+    size = _size_of(x)
+    lost = size * float(np.finfo(type_of(x).dtype).eps) > 1e-2 * eps
+    return 2.0 ** round(np.log2(size)) if lost and np.isfinite(size) else 1.0
+
+
+def _size_of(x: Any) -> float:
+    return float(np.max(np.abs(x), initial=0.0))
+
+
+def stretched(direction: Any, length: float) -> Any:
+    """Return a direction that is longer by a power of two, of the same type."""
+    return direction if length == 1.0 else direction * type_of(direction).dtype.type(length)
 
 
 def precise(x: Any) -> Any:
