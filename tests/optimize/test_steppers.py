@@ -191,6 +191,41 @@ def test_a_complex_learning_rate_is_refused(make, wrong):
 
 
 @pytest.mark.parametrize("name", MAKERS)
+def test_a_step_keeps_the_dtype(name):
+    """A gradient or a state of another dtype would change that of the parameters, and is refused; numbers do not."""
+    optimizer = MAKERS[name]()
+    x = START.astype(np.float32)
+    state = optimizer.init(x)
+    for wrong in (START, x + 1j, x.astype(np.float16), x.astype(int)):
+        with pytest.raises(TypeError, match=rf"are of float32, and the gradient is of {wrong.dtype} there"):
+            optimizer.step(x, wrong, state)
+    if state.sums:
+        with pytest.raises(TypeError, match="are of float32, and a sum of the state is of float64 there"):
+            optimizer.step(x, x, optimizer.init(START))
+    with pytest.raises(TypeError, match="cannot step the parameters, of type int"):
+        optimizer.step(START.astype(int), START.astype(int), state)
+    assert optimizer.step(x, x.astype(">f4"), state)[0].dtype == np.float32
+    with pytest.raises(TypeError, match="is of float64 there"):
+        optimizer.step(np.float32(2.0), 3.0, optimizer.init(np.float32(2.0)))
+    assert isinstance(optimizer.step(2.0, 3, optimizer.init(2.0))[0], float)
+
+
+@pytest.mark.parametrize("make", [sgd, momentum, rmsprop, adam, adamw])
+def test_the_learning_rate_of_a_step_is_looked_at(make):
+    """It is one that the optimizer could be made with."""
+    optimizer = make(0.1)
+    state = optimizer.init(START)
+    for wrong in (-1, -0.5, np.nan, np.inf, np.float32(-1), np.array(np.nan)):
+        with pytest.raises(ValueError, match=f"{make.__name__} was given learning_rate=.*: it has to be a number"):
+            optimizer.step(START, START, state, wrong)
+    for wrong in (True, np.True_, np.complex64(0.1), np.array(1j)):
+        with pytest.raises(TypeError, match=f"{make.__name__} was given learning_rate=.*: it is a real number"):
+            optimizer.step(START, START, state, wrong)
+    with pytest.raises(ValueError, match="learning_rate=True: it has to be a number"):
+        make(True)
+
+
+@pytest.mark.parametrize("name", MAKERS)
 def test_parameters_without_leaves(name):
     """An empty container is stepped, too, time after time, by the states that its own steps return."""
     optimizer = MAKERS[name]()

@@ -72,8 +72,7 @@ class Optimizer:
         places = [f"the parameters{place}" for place in paths_of(structure)]
         values = [as_value(leaf, place) for leaf, place in zip(leaves, places, strict=True)]
         for value, place in zip(values, places, strict=True):
-            if type_of(value).dtype.kind != "f":
-                raise TypeError(f"{self.name} cannot step {place}, of type {type_of(value)}: give it real arrays.")
+            self._check_real(value, place)
         dtype = type_of(values[0]).dtype if values else np.dtype(np.float64)
         sums = tuple([unflatten(structure, list(map(np.zeros_like, values))) for _ in range(self.sums)])
         return OptimizerState(np.zeros((), dtype), sums)
@@ -95,8 +94,10 @@ class Optimizer:
             (parameters, state), in new arrays. `jit(optimizer.step, donate_argnums=(0, 2))` makes them in place.
 
         Raises:
-            ValueError: The gradient or the state has another form than the parameters.
-            TypeError: The state is none, or *learning_rate* no number.
+            ValueError: The gradient or the state has another form than the parameters, or *learning_rate* is negative
+                or not finite.
+            TypeError: The gradient or the state has another dtype than the parameters, a parameter is no real
+                floating-point number, the state is none, or *learning_rate* no number.
 
         Memory:
             The new parameters and state; in eager NumPy also the terms of a step, of the size of the largest leaf.
@@ -105,6 +106,8 @@ class Optimizer:
             kind = type(cast("object", state)).__name__
             raise TypeError(f"{self.name} was given a {kind} for its state. Start with init(parameters).")
         leaves, structure = flatten(parameters)
+        for leaf, place in zip(leaves, paths_of(structure), strict=True):
+            self._check_real(leaf, f"the parameters{place}")
         slopes = self._leaves_of(gradient, leaves, structure, "the gradient")
         sums = [self._leaves_of(one, leaves, structure, "a sum of the state") for one in state.sums]
         if len(sums) != self.sums:
@@ -113,9 +116,7 @@ class Optimizer:
                 "optimizer. Start with init(parameters)."
             )
         count = state.count + 1.0
-        rate = self.learning_rate if learning_rate is None else learning_rate
-        if not isinstance(rate, (int, float)) and getattr(rate, "shape", None) != ():
-            raise TypeError(f"{self.name} was given learning_rate={rate!r:.60}: it is a number, or without axes.")
+        rate = self.learning_rate if learning_rate is None else self._rate_of(learning_rate)
         stepped, carried = [], []
         for k, (parameter, slope) in enumerate(zip(leaves, slopes, strict=True)):
             dtype = type_of(parameter).dtype
@@ -125,6 +126,19 @@ class Optimizer:
             carried.append(kept)
         after = tuple([unflatten(structure, list(one)) for one in zip(*carried, strict=True)])
         return unflatten(structure, stepped), OptimizerState(count, after or state.sums)
+
+    def _check_real(self, parameter: Any, place: str) -> None:
+        if type_of(parameter).dtype.kind != "f":
+            raise TypeError(f"{self.name} cannot step {place}, of type {type_of(parameter)}: give it real arrays.")
+
+    def _rate_of(self, rate: Any) -> Any:
+        """Return the learning rate of a step, which may be traced."""
+        is_number = isinstance(rate, (int, float)) and not isinstance(rate, bool)
+        if not is_number and (getattr(rate, "shape", None) != () or type_of(rate).dtype.kind not in "fiu"):
+            raise TypeError(f"{self.name} was given learning_rate={rate!r:.60}: it is a real number, or without axes.")
+        if isinstance(rate, (int, float, np.generic, np.ndarray)):
+            _check(self.name, learning_rate=rate)
+        return rate
 
     def _leaves_of(self, container: Any, parameters: list[Any], structure: Any, what: str) -> list[Any]:
         leaves, theirs = flatten(container)
@@ -140,6 +154,13 @@ class Optimizer:
                 raise ValueError(
                     f"{self.name}: the parameters{paths_of(structure)[k]} have the shape {shapes[0]}, and {what} has "
                     f"{shapes[1]} there."
+                )
+            slope = float(leaf) if type(leaf) is int else leaf
+            have, wanted = [type_of(one).dtype.newbyteorder("=") for one in (slope, parameter)]
+            if have != wanted:
+                raise TypeError(
+                    f"{self.name}: the parameters{paths_of(structure)[k]} are of {wanted}, and {what} is of {have} "
+                    f"there: the step would change a dtype. Write .astype({str(wanted)!r})."
                 )
         return leaves
 
@@ -310,7 +331,8 @@ def _check(name: str, **numbers: Any) -> None:
     """Refuse what no optimizer can work with."""
     for what, number in numbers.items():
         kind = getattr(number, "dtype", None)  # an array without axes, which may be traced, is one, too
-        is_number = isinstance(number, (int, float)) if kind is None else np.shape(number) == () and kind.kind in "fiu"
+        is_plain = isinstance(number, (int, float)) and not isinstance(number, bool)
+        is_number = is_plain if kind is None else np.shape(number) == () and kind.kind in "fiu"
         if not is_number or not 0 <= number < (1 if what == "decay" else math.inf):
             bound = "from 0 to below 1" if what == "decay" else "a number, not negative, and finite"
             raise ValueError(f"{name} was given {what}={number!r}: it has to be {bound}.")
