@@ -318,6 +318,8 @@ def test_errors_of_the_functional_come_through():
         ({"callback": lambda m: None}, TypeError, r"callback= at .*called as callback\(m, value\) \(too many"),
         ({"m0": np.zeros(3, int)}, TypeError, "int64"),
         ({"m0": None}, ValueError, "where to start"),
+        ({"m0": np.zeros(0)}, ValueError, "m0 has no unknowns, so that there is nothing to minimize"),
+        ({"m0": {"a": np.zeros((0, 3))}, "method": "trust-constr"}, ValueError, "m0 has no unknowns"),
         ({"functional": 3.0}, TypeError, "float"),
         ({"functional": lambda x: np.sum(x) * np.nan}, ValueError, "nan at m0"),
         ({"m0": np.zeros(3, complex), "functional": lambda z: np.sum(np.abs(z) ** 2), "bounds": (0.0, 1.0)},

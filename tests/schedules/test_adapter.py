@@ -238,6 +238,9 @@ def test_other_objects_are_refused():
     """What is no schedule of that package is named by its type."""
     with pytest.raises(ScheduleError, match="type Revolve is no schedule of checkpoint_schedules"):
         from_checkpoint_schedules(Revolve(3))
+    for kind in (TheirRevolve, SingleMemoryStorageSchedule, int):
+        with pytest.raises(ScheduleError, match=f"{kind.__name__} is a class, and no schedule. Give an object"):
+            from_checkpoint_schedules(kind)
 
 
 class Scripted:

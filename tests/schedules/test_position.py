@@ -396,7 +396,7 @@ def test_plain_numbers_whoever_gives_them():
     assert Position.from_json(json.loads(json.dumps(position.to_json()))) == position
     action = Forward(start=k(0), stop=k(2))
     assert action_from_json(json.loads(json.dumps(action_to_json(action)))) == action
-    schedule = Hierarchical(1, 1, Costs(write=np.float32(2), read=k(3)))
+    schedule = Hierarchical(1, 1, Costs(write=np.float32(2), read=k(3), reverse=np.longdouble(2)))
     assert schedule_from_json(json.loads(json.dumps(schedule_to_json(schedule)))) == schedule
 
 

@@ -111,8 +111,8 @@ def minimize(
         The last iterate, with what it took to get there.
 
     Raises:
-        ValueError: The method is unknown or takes no bounds, the bounds do not fit, or J is not finite at *m0*; *tol*
-            is no number of at least 0.
+        ValueError: The method is unknown or takes no bounds, the bounds do not fit, *m0* has no unknowns, or J is not
+            finite there; *tol* is no number of at least 0.
         TypeError: A dtype of *m0* is not that of the controls, *functional* is no functional, *callback* no function of
             two values, or *options* no dict.
         BudgetError: The budget of the functional is too small.
@@ -146,6 +146,8 @@ def minimize(
     _check_options(tol, options, callback)
     functional = as_functional(functional, m0)
     form = _Form(functional, m0)
+    if form.start.size == 0:
+        raise ValueError("m0 has no unknowns, so that there is nothing to minimize: give arrays that are not empty.")
     limits = None
     if bounds is not None:
         if not bounded:

@@ -137,6 +137,8 @@ def from_checkpoint_schedules(schedule: Any, steps: int | None = None) -> Schedu
         416
     """
     name = type(schedule).__name__
+    if isinstance(schedule, type):
+        raise ScheduleError(f"{schedule.__name__} is a class, and no schedule. Give an object of it.")
     if not all(hasattr(schedule, attribute) for attribute in ("max_n", "finalize", "uses_storage_type", "__next__")):
         raise ScheduleError(f"An object of type {name} is no schedule of checkpoint_schedules. Give one of these.")
     if name == "SingleMemoryStorageSchedule":

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from math import inf
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 
@@ -59,7 +59,10 @@ def _size_of(size: Any, what: str) -> Any:
     is_number = isinstance(size, (int, float, np.integer, np.floating)) and not isinstance(size, bool)
     if not is_number or not 0 <= size < inf:
         raise ScheduleError(f"The size of {what} cannot be {size!r}. Give a number of at least 0.")
-    return cast("Any", size).item() if isinstance(size, np.generic) else size
+    if not isinstance(size, np.generic):
+        return size
+    plain: Any = int if isinstance(size, np.integer) else float
+    return plain(size)
 
 
 def check_costs(costs: object, whose: str) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass, field, fields
-from typing import Any, cast, final
+from typing import Any, final
 
 import numpy as np
 
@@ -51,7 +51,9 @@ class Costs:
                 continue
             if not isinstance(value, (int, float, np.integer, np.floating)):
                 raise ScheduleError(f"The cost {name} cannot be {value!r}. Give a number.")
-            object.__setattr__(self, name, cast("Any", value).item() if isinstance(value, np.number) else float(value))
+            # Not `item`: of an extended float that is one, which JSON does not know.
+            plain: Any = int if isinstance(value, np.integer) else float
+            object.__setattr__(self, name, plain(value))
         # Not isfinite: of whole numbers beyond all floats it makes an error of its own.
         wrong = [name for name in names if not 0 <= getattr(self, name) <= sys.float_info.max]
         if wrong or self.forward == 0:
