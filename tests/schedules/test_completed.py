@@ -16,6 +16,7 @@ SCHEDULES = [
     (Revolve(1), {"memory": 1, "disk": 0}),
     (Revolve(2), {"memory": 2, "disk": 0}),
     (Online(2), {"memory": 2, "disk": 0}),
+    (Hierarchical(1, 0), {"memory": 1, "disk": 0}),
     (Hierarchical(1, 1), {"memory": 1, "disk": 1}),
     (Hierarchical(0, 2, Costs(write=2, read=2)), {"memory": 0, "disk": 2}),
     (Periodic(2, 1), {"memory": 1, "disk": STEPS}),

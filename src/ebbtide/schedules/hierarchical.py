@@ -144,7 +144,9 @@ class Hierarchical(Schedule):
         if not memory and not disk:
             return self
         slots, on_disk = max(0, self.memory - memory), max(0, self.disk - disk)
-        fewer = Hierarchical(slots, on_disk if slots or on_disk else 1, self.costs)
+        if not slots and not on_disk:
+            slots, on_disk = (0, 1) if self.disk else (1, 0)
+        fewer = Hierarchical(slots, on_disk, self.costs)
         # Its tables are kept with ours: it is asked for at each action.
         object.__setattr__(fewer, "_tables", self._tables)
         return fewer
