@@ -278,6 +278,67 @@ def test_numbers_do_not_change_the_dtype():
     assert same(lambda u, k: u * timeloop(lambda s, i: (s[0] * k, s[1] + 1), (u, 0), 4)[1], single, 0.3)
 
 
+def test_a_number_that_becomes_another_one():
+    """A loop whose number becomes a float or complex number later runs for that, also where no result depends on it."""
+    def integer(x):
+        end = timeloop(lambda s, i: (s[0] * x, s[1] + np.sum(s[0]) if i == 2 else s[1]), (U, 0), 4)
+        return end[1]
+
+    def real(x):
+        end = timeloop(lambda s, i: (s[0] * x, s[1] * np.exp(1j * np.sum(s[0])) if i == 2 else s[1]), (U, 1.0), 4)
+        return np.imag(end[1])
+
+    def output(x):
+        return timeloop(lambda u, i: (u * x, 0 if i < 2 else u[0]), U, 4, outputs=True)[1][3]
+
+    ways = {
+        "grad": grad,
+        "jvp": lambda f: lambda x: jvp(f, (x,), (W,))[1],
+        "linearize": lambda f: lambda x: linearize(f, x)[1](W),
+        "hvp": lambda f: lambda x: hvp(f)(x, W),
+        "grad of grad": lambda f: grad(lambda x: np.sum(grad(f)(x))),
+        "gauss_newton_product": lambda f: lambda x: gauss_newton_product(f)(x, W),
+        "jacobian": jacobian,
+        "vmap of grad": lambda f: lambda x: vmap(grad(f))(np.stack([x, W])),
+        "a checkpoint": lambda f: grad(checkpoint(f)),
+        "a program": lambda f: jit(grad(f)),
+        "no derivative": lambda f: grad(lambda x: x[0] + stop_gradient(f(x))),
+    }
+    for name, way in ways.items():
+        for f in (integer, real, output):
+            for options in {}, {"executor": "machine"}, {"budget": Budget(memory=100000)}:
+                with pytest.raises(TypeError if f is output else TraceError, match=r"ended with|output of|leaf"):
+                    pytest.fail(f"{name}: {jit(way(f), **options)(U)}")
+    assert bits(grad(jit(real))(U)) == bits(grad(real)(U))
+    assert refused(real, U, match="ended with complex128")
+
+
+def test_a_loop_that_nobody_needs_is_left_out():
+    """So it is where its state has no numbers; one with them runs once, whatever derivatives are taken of it."""
+    def arrays(x):
+        return np.sum(timeloop(lambda u, i: u * x, U, 4))
+
+    def counted(x):
+        return np.sum(timeloop(lambda s, i: (s[0] * x, s[1] + 1), (U, 0), 4)[0])
+
+    def unused(f):
+        return grad(lambda x: np.sum(x**2) + stop_gradient(f(x)))
+
+    def loops(f):
+        return [name for name in names(jit(f).program(U).program) if name.startswith("timeloop")]
+
+    assert loops(unused(arrays)) == []
+    assert loops(unused(counted)) == ["timeloop"]
+    assert loops(grad(counted)) == loops(grad(arrays)) == ["timeloop_saving", "timeloop_reverse"]
+    for way in (
+        lambda f: grad(lambda x: np.sum(grad(f)(x))),
+        lambda f: lambda x: hvp(f)(x, W),
+        lambda f: lambda x: linearize(f, x)[1](W),
+        hessian,
+    ):
+        assert loops(way(counted)) == loops(way(arrays))
+
+
 OF_NUMBERS = {
     "grad": lambda f, x, v: grad(f)(x),
     "vjp": lambda f, x, v: vjp(f, x)[1](v),

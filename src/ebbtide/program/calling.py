@@ -19,8 +19,8 @@ from ebbtide.arrays.location import user_line
 from ebbtide.arrays.primitive import innermost
 from ebbtide.arrays.traced import TracedArray
 from ebbtide.errors import TraceError
-from ebbtide.program.calls import Batched, Call, Pulled, Pushed, apart
-from ebbtide.program.holding import HeldSymbol, Saving, duals, only_forward, variables
+from ebbtide.program.calls import Batched, Call, Pulled, Pushed
+from ebbtide.program.holding import HeldSymbol, Running, Saving, duals, only_forward, variables
 from ebbtide.program.symbolic import SymbolicTrace
 from ebbtide.tape.joint import JointRule, record_results
 from ebbtide.tape.linear import LinearRule
@@ -47,7 +47,7 @@ def record(call: Call, operands: Sequence[Any]) -> list[Any]:
     if trace is None:
         return call.run(operands)
     if type(trace) is SymbolicTrace:
-        return trace.call(_Run(call), call.name, call.params(operands), variables(call))
+        return trace.call(Running(call), call.name, call.params(operands), variables(call))
     if trace.closed:
         raise TraceError(
             f"{call.name} at {user_line()} uses a traced array after the function that it was made in had returned, "
@@ -60,22 +60,6 @@ def record(call: Call, operands: Sequence[Any]) -> list[Any]:
     if type(trace) is BatchTrace:
         return _on_members(trace, call, operands)
     return record(call, [trace.inside(operand) for operand in operands])
-
-
-@final
-class _Run:
-    """A call as the function of an equation."""
-
-    __slots__ = ("call",)
-
-    def __init__(self, call: Call) -> None:
-        self.call = call
-
-    def __call__(self, **params: Any) -> tuple[Any, ...]:
-        """Return the results."""
-        operands = self.call.operands(params)
-        params.clear()
-        return apart(self.call.run(list(operands)), operands)
 
 
 def _on_duals(trace: TangentTrace, call: Call, operands: list[Any]) -> list[Any]:

@@ -70,6 +70,10 @@ class Call(ABC):
         """Return those operands that it uses by reference, in its reverse sweep too."""
         return operands
 
+    def checked(self, operands: Sequence[Any]) -> tuple[Call, Sequence[Any]] | None:
+        """Return a call with its operands, the same for all derived ones, if a run checks the types of its results."""
+        return None
+
     @contextmanager
     def inside(self) -> Iterator[int]:
         """Run the block inside of all traces that the function knows; it is told the level."""
@@ -94,16 +98,10 @@ def unnamed(call: Call, params: dict[str, Any], key: str) -> tuple[list[Any], li
     return list(operands), values
 
 
-@final
-class Pushed(Call):
-    """
-    A call in forward mode: its operands are those of the call, and after them for each its tangent or None.
+class Derived(Call):
+    """A call that runs another one, whose operands are its first ones."""
 
-    Args:
-        call: The call. The tangents of all results that can have one follow its results.
-    """
-
-    __slots__ = ("_call", "kinds", "level", "name", "numbers")
+    __slots__ = ("_call", "level", "name")
 
     rows = range(0)
 
@@ -111,6 +109,29 @@ class Pushed(Call):
         self._call = call
         self.name = call.name
         self.level = call.level
+
+    def arrays(self) -> list[np.ndarray]:
+        """See `Call.arrays`."""
+        return self._call.arrays()
+
+    def checked(self, operands: Sequence[Any]) -> tuple[Call, Sequence[Any]] | None:
+        """See `Call.checked`."""
+        return self._call.checked(operands)
+
+
+@final
+class Pushed(Derived):
+    """
+    A call in forward mode: its operands are those of the call, and after them for each its tangent or None.
+
+    Args:
+        call: The call. The tangents of all results that can have one follow its results.
+    """
+
+    __slots__ = ("kinds", "numbers")
+
+    def __init__(self, call: Call) -> None:
+        super().__init__(call)
         tangents = [kind for kind in call.kinds if kind.dtype.kind in "fc"]
         self.kinds = [*call.kinds, *tangents]
         self.numbers = [*call.numbers, *[False] * len(tangents)]
@@ -125,10 +146,6 @@ class Pushed(Call):
             with forward(trace):
                 return parts(trace, self._call.run(joined(trace, primals, tangents)))
 
-    def arrays(self) -> list[np.ndarray]:
-        """See `Call.arrays`."""
-        return self._call.arrays()
-
     def params(self, operands: Sequence[Any]) -> dict[str, Any]:
         """See `Call.params`."""
         count = len(operands) // 2
@@ -141,7 +158,7 @@ class Pushed(Call):
 
 
 @final
-class Pulled(Call):
+class Pulled(Derived):
     """
     A call in reverse mode: its operands are those of the call, and after them for each result its cotangent or None.
 
@@ -154,15 +171,12 @@ class Pulled(Call):
         That of a recording of the call, while it runs.
     """
 
-    __slots__ = ("_call", "_places", "kinds", "level", "name", "numbers")
-
-    rows = range(0)
+    __slots__ = ("_places", "kinds", "numbers")
 
     def __init__(self, call: Call, places: Sequence[int | None], kinds: Sequence[ArrayType]) -> None:
-        self._call = call
+        super().__init__(call)
         self._places = tuple(places)
         self.name = f"{call.name}_vjp"
-        self.level = call.level
         self.kinds = list(kinds)
         self.numbers = [False] * len(self.kinds)
 
@@ -173,10 +187,6 @@ class Pulled(Call):
         operands.clear()
         held = hold(self._call, self._places, primals)[0]
         return held.pull(cotangents)
-
-    def arrays(self) -> list[np.ndarray]:
-        """See `Call.arrays`."""
-        return self._call.arrays()
 
     def params(self, operands: Sequence[Any]) -> dict[str, Any]:
         """See `Call.params`."""
@@ -190,7 +200,7 @@ class Pulled(Call):
 
 
 @final
-class Batched(Call):
+class Batched(Derived):
     """
     A call for all members of a batch: of its results all but Python integers have the members on their first axis.
 
@@ -203,16 +213,12 @@ class Batched(Call):
         of_members: Which results have the members on their first axis.
     """
 
-    __slots__ = ("_call", "_mapped", "_size", "kinds", "level", "name", "numbers", "of_members")
-
-    rows = range(0)
+    __slots__ = ("_mapped", "_size", "kinds", "numbers", "of_members")
 
     def __init__(self, call: Call, mapped: Sequence[bool], size: int) -> None:
-        self._call = call
+        super().__init__(call)
         self._mapped = tuple(mapped)
         self._size = size
-        self.name = call.name
-        self.level = call.level
         pairs = list(zip(call.kinds, call.numbers, strict=True))
         self.of_members = [not number or kind.dtype.kind in "fc" for kind, number in pairs]
         self.kinds = [
@@ -235,10 +241,6 @@ class Batched(Call):
         results = zip(pairs, self.of_members, strict=True)
         found = [full(*pair, self._size) if wanted else pair[0] for pair, wanted in results]
         return [np.array(value) if isinstance(value, np.ndarray) else value for value in found]
-
-    def arrays(self) -> list[np.ndarray]:
-        """See `Call.arrays`."""
-        return self._call.arrays()
 
     def params(self, operands: Sequence[Any]) -> dict[str, Any]:
         """See `Call.params`."""

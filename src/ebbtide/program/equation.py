@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -121,6 +122,20 @@ class Equation:
             self.primitive, self.function, self.name, arguments, params, output, self.where, self.errors, self.again,
             self.within,
         )  # fmt: skip
+
+
+class Checking(ABC):
+    """A function of an equation that may find, when it runs, that its results are of other types than were traced."""
+
+    __slots__ = ()
+
+    @abstractmethod
+    def checked(self, params: dict[str, Any]) -> Any:
+        """Return the call and operands of which it finds that, the same for all its derivatives; None if of none."""
+
+    @abstractmethod
+    def alone(self, params: dict[str, Any]) -> tuple[Any, str, dict[str, Any]]:
+        """Return function, name and parameters of an equation that does it where nobody needs the results."""
 
 
 class Inner:

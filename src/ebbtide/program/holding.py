@@ -10,7 +10,7 @@ from ebbtide.arrays.context import current
 from ebbtide.arrays.primitive import innermost
 from ebbtide.arrays.traced import TracedArray
 from ebbtide.program.calls import Call, Held, Pushed, apart, hold, joined, named, unnamed
-from ebbtide.program.equation import OBJECT, Equation, Variable
+from ebbtide.program.equation import OBJECT, Checking, Equation, Variable
 from ebbtide.program.symbolic import SymbolicTrace
 from ebbtide.tape.linear_region import split
 from ebbtide.tape.tangent import TangentTrace
@@ -70,7 +70,36 @@ def duals(trace: TangentTrace, call: Call, values: Sequence[Any], tangents: Iter
 
 
 @final
-class Saving:
+class Running(Checking):
+    """
+    A call as the function of an equation.
+
+    Args:
+        call: The call.
+    """
+
+    __slots__ = ("call",)
+
+    def __init__(self, call: Call) -> None:
+        self.call = call
+
+    def __call__(self, **params: Any) -> tuple[Any, ...]:
+        """Return the results."""
+        operands = self.call.operands(params)
+        params.clear()
+        return apart(self.call.run(list(operands)), operands)
+
+    def checked(self, params: dict[str, Any]) -> Any:
+        """See `Checking.checked`."""
+        return self.call.checked(self.call.operands(dict(params)))
+
+    def alone(self, params: dict[str, Any]) -> tuple[Any, str, dict[str, Any]]:
+        """See `Checking.alone`."""
+        return self, self.call.name, params
+
+
+@final
+class Saving(Checking):
     """
     A call as the function of an equation that keeps what the reverse sweep needs.
 
@@ -99,14 +128,22 @@ class Saving:
         Memory:
             See `hold`.
         """
-        tangents: list[Any] = []
-        if self.dual:
-            operands, tangents = unnamed(self.call, params, "tangents")
-        else:
-            operands = self.call.operands(params)
+        operands, tangents = self._taken(params)
         params.clear()
         held, found = hold(self.call, self._places, list(operands), tangents)
         return held, *apart(found, operands + tangents)
+
+    def checked(self, params: dict[str, Any]) -> Any:
+        """See `Checking.checked`."""
+        return self.call.checked(self._taken(dict(params))[0])
+
+    def alone(self, params: dict[str, Any]) -> tuple[Any, str, dict[str, Any]]:
+        """See `Checking.alone`: nothing is held."""
+        return Running(self.call), self.call.name, self.call.params(self._taken(dict(params))[0])
+
+    def _taken(self, params: dict[str, Any]) -> tuple[list[Any], list[Any]]:
+        """Return operands and tangents."""
+        return unnamed(self.call, params, "tangents") if self.dual else (self.call.operands(params), [])
 
     def equation(self, symbols: SymbolicTrace, operands: list[Any], tangents: list[Any]) -> list[Any]:
         """Record it; return what is held, and the results with their tangents, as symbols."""

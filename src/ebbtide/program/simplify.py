@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from ebbtide.arrays.array_type import ArrayType
-from ebbtide.program.equation import Equation, Variable, substitute
+from ebbtide.program.equation import OBJECT, Checking, Equation, Variable, substitute
 from ebbtide.program.lifetimes import outputs_of
 from ebbtide.program.program import Program
 
@@ -20,15 +20,48 @@ def remove_dead(program: Program) -> Program:
     return replace(program, equations=tuple(kept), history=(*program.history, "dead equations removed"))
 
 
-def needed(equations: Iterable[Equation], outputs: Iterable[Any]) -> list[Equation]:
-    """Return those of some equations that outputs depend on."""
+def needed(equations: Iterable[Equation], outputs: Iterable[Any], *, idle: bool = True) -> list[Equation]:
+    """
+    Return those of some equations that outputs depend on.
+
+    Of what finds by itself that its results are of other types than were traced, one run is left: no value may depend
+    on a result just because it had that type.
+
+    Args:
+        equations: The equations.
+        outputs: The outputs.
+        idle: Whether that one run is left also where no output depends on it.
+    """
+    equations = list(equations)
     used = {output for output in outputs if type(output) is Variable}
-    kept: list[Equation] = []
-    for equation in reversed(list(equations)):
-        if equation.output in used:
-            used.update(equation.inputs)
-            kept.append(equation)
-    return kept[::-1]
+    checking = [(equation, _checked(equation)) for equation in equations if equation.output.type is OBJECT]
+    alone: set[Variable] = set()
+    while True:
+        read = used.copy()
+        kept: list[Equation] = []
+        for equation in reversed(equations):
+            if equation.output in read or equation.output in alone:
+                read.update(equation.inputs)
+                kept.append(equation)
+        done = {key for equation, key in checking if equation.output in read or equation.output in alone}
+        # The last one first: those before may be there for it.
+        left = [key for _, key in checking if key is not None and key not in done][-1:]
+        if not left or not idle:
+            return [_alone(e) if e.output in alone and e.output not in read else e for e in reversed(kept)]
+        alone.add(next(equation.output for equation, key in checking if key == left[0]))
+
+
+def _checked(equation: Equation) -> Any:
+    """Return what tells a call with its operands of which an equation checks the types; None where it checks none."""
+    found = equation.function.checked(equation.params) if isinstance(equation.function, Checking) else None
+    return None if found is None else (found[0], _key(list(found[1])))
+
+
+def _alone(equation: Equation) -> Equation:
+    """Return what checks the types of results that nobody needs."""
+    checking: Any = equation.function
+    function, name, params = checking.alone(equation.params)
+    return equation if function is equation.function else replace(equation, function=function, name=name, params=params)
 
 
 def skip_identities(program: Program) -> Program:

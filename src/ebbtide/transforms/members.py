@@ -20,7 +20,7 @@ from ebbtide.program.equation import Variable, substitute
 from ebbtide.program.lifetimes import outputs_of
 from ebbtide.program.members import Members
 from ebbtide.program.program import Program
-from ebbtide.program.simplify import remove_dead
+from ebbtide.program.simplify import needed, remove_dead
 from ebbtide.program.symbolic import SymbolicTrace
 from ebbtide.program.tracing import Traced, name_argument, name_of, trace_leaves
 
@@ -97,8 +97,9 @@ def _symbols() -> SymbolicTrace | None:
 
 
 def _refused(program: Program) -> bool:
-    """Return whether results are no arrays of numbers."""
-    return any(type(x) is Variable and x.type.dtype.kind not in "fciub" for x in program.outputs)
+    """Return whether results are no arrays of numbers, or a loop runs though nothing depends on it: see `needed`."""
+    no_numbers = any(type(x) is Variable and x.type.dtype.kind not in "fciub" for x in program.outputs)
+    return no_numbers or len(needed(program.equations, program.outputs, idle=False)) < len(program.equations)
 
 
 def _members_first(leaf: Any, axis: int | None) -> Any:

@@ -168,6 +168,17 @@ class LoopCall(Call):
         """See `Call.arrays`."""
         return [array for f in (self.step, self.options.until, self.inputs) for array in arrays_of(f)]
 
+    def checked(self, operands: Sequence[Any]) -> tuple[Call, Sequence[Any]] | None:
+        """
+        See `Call.checked`.
+
+        Types are those after the first step. A number may have another one after the last: a float has a derivative
+        that an integer lacks, and a complex number an imaginary part.
+        """
+        state, outputs = self.kinds[: self.rows.start], self.kinds[self.rows.start :]
+        may = any(kind.shape == () for kind in state) or any(kind.dtype.kind in "biu" for kind in state + outputs)
+        return (self, operands[: self.rows.stop + len(self.statics)]) if may else None
+
     def run(self, operands: list[Any]) -> list[Any]:
         """See `Call.run`."""
         name = next((name for name in (one.changed() for one in self.surroundings) if name is not None), None)
