@@ -296,8 +296,24 @@ def test_structures_are_shown_as_they_are_written():
 def test_output_that_changes_its_type(first, later, traced):
     """Outputs have one structure, shape and dtype: a float is never cut down to the integer that came first."""
     call = run if traced else timeloop
-    with pytest.raises(TypeError, match=r"Step 2 returned an output"):
+    with pytest.raises(TypeError, match=r"Step 2 returned an output.*test_errors\.py"):
         call(lambda u, i: (u * 0.5, (first if i < 2 else later)(u)), U0, STEPS, outputs=True)
+    for way in (of_members, of_pairs):
+        with pytest.raises(TypeError, match=r"A step returned an output.*test_errors\.py"):
+            way(lambda u, i: (u * 0.5, (first if i < 2 else later)(u)))
+
+
+def of_members(step):
+    """The loop of a step for members of a batch."""
+    return vmap(lambda u: timeloop(step, u, STEPS, outputs=True))(np.stack([U0, U0]))
+
+
+def of_pairs(step):
+    """The gradient of the tangents of the loop of a step."""
+    def tangents(u):
+        return jvp(lambda u: np.sum(timeloop(step, u, STEPS, outputs=True)[0]), (u,), (U0,))[1]
+
+    return grad(tangents)(U0)
 
 
 @pytest.mark.parametrize("result", [lambda u: u, lambda u: (u,), lambda u: (u, u, u), lambda u: [u, u], lambda u: None])
@@ -305,6 +321,16 @@ def test_step_without_an_output(result):
     """With outputs=True a step returns a pair."""
     with pytest.raises(TypeError, match="outputs=True"):
         timeloop(lambda u, i: result(u), U0, 2, outputs=True)
+    for way in (of_members, of_pairs):
+        with pytest.raises(TypeError, match=r"outputs=True.* a step \(the step is at .*test_errors\.py"):
+            way(lambda u, i: result(u))
+
+
+def test_an_output_that_is_no_array():
+    """Neither plainly nor with members or tangents."""
+    for call in (run, of_members, of_pairs):
+        with pytest.raises(TypeError, match="A leaf of the output is a str"):
+            call(lambda u, i: (u, "done"), **({"outputs": True} if call is run else {}))
 
 
 # Changes and randomness.

@@ -299,4 +299,4 @@ def _recorded(
     else:
         rule.close()
     after = unflatten(structure, results[:count])
-    return (after, unflatten(stepper.output_structure, results[count:])) if outputs else after
+    return (after, unflatten(stepper.seen.structure, results[count:])) if outputs else after

@@ -19,7 +19,7 @@ from ebbtide.loop.derivatives.differing import OneForAll, differs, find_differin
 from ebbtide.loop.stepping.collect import Seen
 from ebbtide.loop.stepping.condition import ask
 from ebbtide.loop.stepping.options import Options
-from ebbtide.loop.stepping.returned import refuse_structure
+from ebbtide.loop.stepping.returned import parted, refuse_structure
 from ebbtide.loop.values.state import refuse_class
 from ebbtide.program.constant import stop_gradient
 from ebbtide.tape.batched import raised
@@ -121,16 +121,16 @@ def _loop_of_all(
     def step_of_all(arrays: Any, x: Any) -> Any:
         with trace.above():
             result = step(unflatten(structure, raised(trace, arrays, mapped)), _of_member(trace, x, is_one))
-            result, emitted = result if outputs else (result, None)
+            outs: list[Any] = []
+            if outputs:
+                result, outs = parted(step, None, result, seen)
             after, structure_after = flatten(result)
             if structure_after != structure:
                 refuse_structure(step, None, structure_after, structure, outputs)
-            outs, shape = flatten(emitted)
             settle(after)
             settle(outs)
             after = lower(after, mapped)
             outs = [_full(trace, *trace.split(out), "the output") for out in outs]
-        seen.structure_of_outputs = shape
         return (after, outs) if outputs else after
 
     condition: Any = options.until
@@ -148,7 +148,7 @@ def _loop_of_all(
         return unflatten(structure, raised(trace, result, mapped))
     final, emitted = result
     of_members = [trace.members(np.moveaxis(out, 1, 0)) for out in emitted]
-    return unflatten(structure, raised(trace, final, mapped)), unflatten(seen.structure_of_outputs, of_members)
+    return unflatten(structure, raised(trace, final, mapped)), unflatten(seen.structure, of_members)
 
 
 def _refuse_differing(step: Any, place: str) -> NoReturn:

@@ -14,7 +14,7 @@ from ebbtide.loop.derivatives.differing import OneForAll, differs
 from ebbtide.loop.stepping.collect import Seen
 from ebbtide.loop.stepping.inputs import KNOWN, traced_elements
 from ebbtide.loop.stepping.options import Options
-from ebbtide.loop.stepping.returned import refuse_structure
+from ebbtide.loop.stepping.returned import parted, refuse_structure
 
 
 def dual_loop(
@@ -66,14 +66,14 @@ def dual_loop(
         # Inside of the step's tape, on which arrays from outside may meet; also when the function has returned.
         with trace.above():
             result = step(unflatten(structure, join(values, tangents)), x)
-        result, emitted = result if outputs else (result, None)
+        outs: list[Any] = []
+        if outputs:
+            result, outs = parted(step, None, result, seen)
         after, structure_after = flatten(result)
         if structure_after != structure:
             refuse_structure(step, None, structure_after, structure, outputs)
         if not outputs:
             return split(after)
-        outs, structure_out = flatten(emitted)
-        seen.structure_of_outputs = structure_out
         values_out, tangents_out = split(outs)
         return split(after), (values_out, [_stackable(v, t) for v, t in zip(values_out, tangents_out, strict=True)])
 
@@ -91,7 +91,7 @@ def dual_loop(
     if not outputs:
         return unflatten(structure, join(*result))
     final, emitted = result
-    return unflatten(structure, join(*final)), unflatten(seen.structure_of_outputs, join(*emitted))
+    return unflatten(structure, join(*final)), unflatten(seen.structure, join(*emitted))
 
 
 def _rows_of(trace: Any, inputs: Any) -> tuple[Any, bool]:

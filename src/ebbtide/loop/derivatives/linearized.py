@@ -92,7 +92,7 @@ def linear_loop(
     loop.emitted = []
     stepper.kept.end_forward(())
     after = unflatten(structure, results[: len(final)])
-    return (after, unflatten(stepper.output_structure, results[len(final) :])) if outputs else after
+    return (after, unflatten(stepper.seen.structure, results[len(final) :])) if outputs else after
 
 
 def _without_zeros(trace: TangentTrace, leaf: TracedArray) -> TracedArray:

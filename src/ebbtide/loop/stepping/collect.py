@@ -6,7 +6,7 @@ from typing import Any, final
 
 import numpy as np
 
-from ebbtide.arrays.array_type import type_of
+from ebbtide.arrays.array_type import ArrayType, type_of
 from ebbtide.arrays.batched import BatchTrace
 from ebbtide.arrays.traced import TracedArray
 
@@ -14,15 +14,16 @@ from ebbtide.arrays.traced import TracedArray
 @final
 class Seen:
     """
-    The structure of what steps emit, as the last step has shown it.
+    The structure of what steps emit, and the types of its leaves, as the first step has shown them.
 
     It is no list: what a function of a program finds in one must stay as it was.
     """
 
-    __slots__ = ("structure_of_outputs",)
+    __slots__ = ("kinds", "structure")
 
     def __init__(self) -> None:
-        self.structure_of_outputs: Any = None
+        self.structure: Any = None
+        self.kinds: list[ArrayType] = []
 
 
 @final

@@ -107,7 +107,7 @@ def _run_first(
     kinds = [_stand_in(leaf) for leaf in [*(leaves[k] for k in given), *(x[k] for k in rows)]]
     names = [f"state{k}" for k in given] + [f"input{k}" for k in rows]
     traced = trace_leaves(run, kinds, names, "step")
-    return list(traced.program.outputs), stepper.output_structure, [array.frozen() for array in traced.captured]
+    return list(traced.program.outputs), stepper.seen.structure, [array.frozen() for array in traced.captured]
 
 
 def _stand_in(leaf: Any) -> Any:

@@ -53,12 +53,12 @@ def run_plain(step: Any, leaves: list[Any], structure: Any, steps: int, inputs: 
                 report.count_step(None)
     check_outputs(stepper)
     after = unflatten(structure, state)
-    return (after, unflatten(stepper.output_structure, stacked(emitted))) if outputs else after
+    return (after, unflatten(stepper.seen.structure, stacked(emitted))) if outputs else after
 
 
 def check_outputs(stepper: Stepper) -> None:
     """Raise if a loop that is over has to have outputs, and has run no step."""
-    if stepper.outputs and stepper.output_structure is None:
+    if stepper.outputs and stepper.seen.structure is None:
         raise ValueError(
             "A loop whose condition holds at the start has no outputs, not even their shapes. Leave outputs= out, or "
             "look at the state before the loop."

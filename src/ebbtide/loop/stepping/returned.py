@@ -7,11 +7,12 @@ from typing import Any, NoReturn
 import numpy as np
 
 from ebbtide.arrays.array_type import ArrayType, type_of
-from ebbtide.arrays.containers import flatten, form_of, paths_of
+from ebbtide.arrays.containers import flatten, form_of, objects_in, paths_of
 from ebbtide.arrays.functions import is_users, line_of_function
 from ebbtide.arrays.vectors import is_vector
 from ebbtide.arrays.views import bottom
 from ebbtide.errors import TraceError
+from ebbtide.loop.stepping.collect import Seen
 from ebbtide.loop.values.state import owned
 
 _NOTHING = flatten(None)[1]
@@ -104,37 +105,45 @@ def _name(value: Any) -> str:
 # Outputs.
 
 
-def refuse_output(step: Any, index: int, result: Any) -> NoReturn:
-    """Raise for a step that returns no pair of state and output."""
-    found = "None: is there a `return` in it?" if result is None else f"a {type(result).__name__}."
-    raise TypeError(
-        f"With outputs=True a step returns (state, output), and step {index} (the step is at {line_of_function(step)}) "
-        f"returned {found}"
-    )
-
-
-def output_types(index: int, output: list[Any], known: list[Any]) -> list[Any]:
+def parted(step: Any, index: int | None, result: Any, seen: Seen) -> tuple[Any, list[Any]]:
     """
-    Return the types of the leaves of an output.
+    Return the new state, and the leaves of the output.
 
     Args:
-        index: The step.
-        output: What it returned, vectors whole.
-        known: The types at the first step, which the output is stacked with; empty at that step.
+        step: The user's step.
+        index: Which one it was; None where that is not known.
+        result: What it returned.
+        seen: The form of the output at the first step, which is noted there.
 
     Raises:
-        TypeError: They are others than at the first step.
+        TypeError: It is no pair of state and output, or the output is none that can be stacked with those before.
     """
-    if any(map(is_vector, output)):
+    name = "A step" if index is None else f"Step {index}"
+    if not isinstance(result, tuple) or len(result) != 2:
+        found = "None: is there a `return` in it?" if result is None else f"a {type(result).__name__}."
         raise TypeError(
-            f"Step {index} returned a vector as its output, and the outputs of all steps are stacked into arrays. "
-            "Return arrays or numbers computed from it, or keep it in the state."
+            f"With outputs=True a step returns (state, output), and {name.lower()} (the step is at "
+            f"{line_of_function(step)}) returned {found}"
         )
-    kinds = [type_of(owned(leaf, "the output") if not hasattr(leaf, "dtype") else leaf) for leaf in output]
-    for first, kind in zip(known or kinds, kinds, strict=True):
+    state, emitted = result
+    leaves, structure = objects_in(emitted), flatten(emitted)[1]
+    if seen.structure not in (None, structure):
+        raise TypeError(
+            f"{name} returned an output of structure {form_of(structure)}, and the first step returned "
+            f"{form_of(seen.structure)}, where * is an array or a number (the step is at "
+            f"{line_of_function(step)}). Outputs are stacked: return the same container at each step."
+        )
+    if any(map(is_vector, leaves)):
+        raise TypeError(
+            f"{name} returned a vector as its output (the step is at {line_of_function(step)}), and the outputs of "
+            "all steps are stacked into arrays. Return arrays or numbers computed from it, or keep it in the state."
+        )
+    kinds = [type_of(owned(leaf, "the output") if not hasattr(leaf, "dtype") else leaf) for leaf in leaves]
+    for first, kind in zip(seen.kinds or kinds, kinds, strict=True):
         if first != kind:
             raise TypeError(
-                f"Step {index} returned an output of type {kind}, and the first step returned {first}. Outputs "
-                "are stacked: give them the same shape and dtype at each step."
+                f"{name} returned an output of type {kind}, and the first step returned {first} (the step is at "
+                f"{line_of_function(step)}). Outputs are stacked: give them the same shape and dtype at each step."
             )
-    return kinds
+    seen.structure, seen.kinds = structure, kinds
+    return state, leaves

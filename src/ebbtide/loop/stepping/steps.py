@@ -13,13 +13,13 @@ import numpy as np
 
 from ebbtide.arrays.array_type import ArrayType, type_of
 from ebbtide.arrays.constants import PYTHON_NUMBERS
-from ebbtide.arrays.containers import flatten, is_array, objects_in, unflatten
+from ebbtide.arrays.containers import flatten, is_array, unflatten
 from ebbtide.arrays.context import current, value_trace
 from ebbtide.arrays.traced import TracedArray
-from ebbtide.loop.stepping.collect import apart
+from ebbtide.loop.stepping.collect import Seen, apart
 from ebbtide.loop.stepping.condition import ask
 from ebbtide.loop.stepping.inputs import Inputs
-from ebbtide.loop.stepping.returned import check_type, check_types, output_types, refuse_output, refuse_structure
+from ebbtide.loop.stepping.returned import check_type, check_types, parted, refuse_structure
 from ebbtide.loop.values.generators import refuse_shared
 from ebbtide.loop.values.state import CHANGEABLE, alike, owned, settled, writable
 from ebbtide.tape.constancy import Constancy
@@ -159,14 +159,15 @@ class Stepper:
         below: The trace of which a step can write values into its state; None for no such one.
         on_tape: Whether each step runs on a tape, also those of which nothing is kept; see `is_other_off_tape`.
         kept: Counts what steps are run again with.
+        seen: The form of what they emit.
 
     Memory:
         Nothing beyond its arguments.
     """
 
     __slots__ = (
-        "_collect_every", "_output_types", "_ran", "below", "constancy", "inputs", "kept", "on_tape",
-        "output_structure", "outputs", "region", "step", "structure",
+        "_collect_every", "_ran", "below", "constancy", "inputs", "kept", "on_tape", "outputs", "region", "seen",
+        "step", "structure",
     )  # fmt: skip
 
     def __init__(
@@ -179,8 +180,7 @@ class Stepper:
         self.outputs = outputs
         self.region = region
         self.constancy = Constancy(None if region is None else region.outer.constancy)
-        self.output_structure: Any = None
-        self._output_types: list[Any] = []
+        self.seen = Seen()
         self._collect_every, self._ran = collect_every, 0
         self.on_tape = False
         self.below = value_trace(current())
@@ -226,16 +226,7 @@ class Stepper:
         result = self.step(unflatten(self.structure, state), argument)
         output: list[Any] = []
         if self.outputs:
-            if not isinstance(result, tuple) or len(result) != 2:
-                refuse_output(self.step, index, result)
-            result, emitted = result
-            output, output_structure = objects_in(emitted), flatten(emitted)[1]
-            if self.output_structure is None:
-                self.output_structure = output_structure
-            elif self.output_structure != output_structure:
-                raise TypeError(f"Step {index} returned an output of another structure than the steps before.")
-            kinds = output_types(index, output, self._output_types)
-            self._output_types = self._output_types or kinds
+            result, output = parted(self.step, index, result, self.seen)
         leaves, structure_after = flatten(result)
         refuse_shared(leaves)
         if structure_after != self.structure:
