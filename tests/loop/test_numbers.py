@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ebbtide import Budget, DeterminismError, TraceError, grad, hvp, jvp, linearize, timeloop, vmap
+from ebbtide import Budget, DeterminismError, TraceError, grad, hvp, jit, jvp, linearize, timeloop, vmap
 from ebbtide.schedules import Hierarchical, Mixed, Online, Periodic, Revolve, StoreAll
 
 STEPS = 12
@@ -181,6 +181,31 @@ def test_a_number_of_numpys_stays_one() -> None:
         assert type(values[0]) is type(begin)
         assert gradient.dtype == begin.dtype
         assert (seen[0][0].dtype, seen[0][1].dtype) == (begin.dtype, begin.dtype)
+
+
+@pytest.mark.parametrize("begin", [np.array(0, np.float32), np.float32(0), np.array(0, np.complex64)])
+def test_a_number_of_pythons_in_the_place_of_a_short_one(begin: Any) -> None:
+    """It becomes one of its precision in derivatives, batches and programs, too, before it is looked at."""
+    nothing = 0j if np.iscomplexobj(begin) else 0.0
+
+    def f(k: Any) -> Any:
+        def step(state: Any, i: int) -> Any:
+            u, c = state
+            return u * k, nothing if i % 3 == 0 else c + np.sum(u)
+
+        u, c = timeloop(step, (np.ones(3, np.float32), begin), 6)
+        return np.sum(u) + np.real(c)
+
+    k = np.array([0.9, 0.8, 0.7], np.float32)
+    members = np.stack([k, k / 2])
+    values, gradients = (np.stack([g(row) for row in members]) for g in (f, grad(f)))
+    assert np.allclose(gradients[0], sum(p * k ** (p - 1) for p in (4, 5, 6)), rtol=1e-6)
+    for way, expected in ((vmap(f), values), (vmap(grad(f)), gradients), (jit(vmap(f)), values)):
+        assert np.array_equal(way(members), expected)
+        assert way(members).dtype == np.float32
+    assert jit(f)(k).dtype == f(k).dtype == np.float32
+    assert np.array_equal(jit(grad(f))(k), gradients[0])
+    assert np.allclose(grad(lambda k: jvp(f, (k,), (k,))[1])(k), hvp(f)(k, k) + gradients[0])
 
 
 @pytest.mark.parametrize("verify", [True, False])

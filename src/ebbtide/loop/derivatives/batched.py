@@ -20,7 +20,7 @@ from ebbtide.loop.stepping.collect import Seen
 from ebbtide.loop.stepping.condition import ask
 from ebbtide.loop.stepping.options import Options
 from ebbtide.loop.stepping.returned import parted, refuse_structure
-from ebbtide.loop.values.state import refuse_class
+from ebbtide.loop.values.state import alike, refuse_class
 from ebbtide.program.constant import stop_gradient
 from ebbtide.tape.batched import raised
 from ebbtide.tape.recording import settle
@@ -120,16 +120,15 @@ def _loop_of_all(
 
     def step_of_all(arrays: Any, x: Any) -> Any:
         with trace.above():
-            result = step(unflatten(structure, raised(trace, arrays, mapped)), _of_member(trace, x, is_one))
-            outs: list[Any] = []
-            if outputs:
-                result, outs = parted(step, None, result, seen)
+            state = raised(trace, arrays, mapped)
+            result = step(unflatten(structure, state), _of_member(trace, x, is_one))
+            result, outs = parted(step, None, result, seen) if outputs else (result, [])
             after, structure_after = flatten(result)
             if structure_after != structure:
                 refuse_structure(step, None, structure_after, structure, outputs)
             settle(after)
             settle(outs)
-            after = lower(after, mapped)
+            after = lower([alike(old, new) for old, new in zip(state, after, strict=True)], mapped)
             outs = [_full(trace, *trace.split(out), "the output") for out in outs]
         return (after, outs) if outputs else after
 

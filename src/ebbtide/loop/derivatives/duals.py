@@ -15,6 +15,7 @@ from ebbtide.loop.stepping.collect import Seen
 from ebbtide.loop.stepping.inputs import KNOWN, traced_elements
 from ebbtide.loop.stepping.options import Options
 from ebbtide.loop.stepping.returned import parted, refuse_structure
+from ebbtide.loop.values.state import alike
 
 
 def dual_loop(
@@ -64,14 +65,14 @@ def dual_loop(
             value, tangent = _present(trace, x)
             (x,) = join([value], [tangent])
         # Inside of the step's tape, on which arrays from outside may meet; also when the function has returned.
+        state = join(values, tangents)
         with trace.above():
-            result = step(unflatten(structure, join(values, tangents)), x)
-        outs: list[Any] = []
-        if outputs:
-            result, outs = parted(step, None, result, seen)
+            result = step(unflatten(structure, state), x)
+        result, outs = parted(step, None, result, seen) if outputs else (result, [])
         after, structure_after = flatten(result)
         if structure_after != structure:
             refuse_structure(step, None, structure_after, structure, outputs)
+        after = [alike(old, new) for old, new in zip(state, after, strict=True)]
         if not outputs:
             return split(after)
         values_out, tangents_out = split(outs)

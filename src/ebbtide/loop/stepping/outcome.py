@@ -16,7 +16,7 @@ from ebbtide.loop.stepping.inputs import KNOWN, Inputs, traced_elements
 from ebbtide.loop.stepping.options import Options
 from ebbtide.loop.stepping.returned import check_types
 from ebbtide.loop.stepping.steps import Stepper
-from ebbtide.loop.values.state import CHANGEABLE, owned
+from ebbtide.loop.values.state import CHANGEABLE, alike, owned
 from ebbtide.program.equation import Variable, kind_of
 from ebbtide.program.holding import is_symbolic
 from ebbtide.program.tracing import trace_leaves
@@ -101,6 +101,7 @@ def _run_first(
         for leaf in after:
             if type(leaf) is not TracedArray:
                 owned(leaf)  # what is no array and no number is refused
+        after = [alike(_number_of(old), new) for old, new in zip(leaves, after, strict=True)]
         check_types(step, structure, 0, leaves, after)
         return after + output
 
@@ -112,8 +113,14 @@ def _run_first(
 
 def _stand_in(leaf: Any) -> Any:
     """Return what a leaf has its type of: a Python number has no dtype of its own."""
+    found = _number_of(leaf)
+    return type_of(leaf) if found is leaf else found
+
+
+def _number_of(leaf: Any) -> Any:
+    """Return a Python number for a symbol of one, else the leaf."""
     variable = leaf._node if type(leaf) is TracedArray else None
-    return variable.type.dtype.type(1).item() if type(variable) is Variable and variable.is_number else type_of(leaf)
+    return variable.type.dtype.type(1).item() if type(variable) is Variable and variable.is_number else leaf
 
 
 def _first_input(inputs: Any) -> tuple[list[Any], Any]:

@@ -302,9 +302,9 @@ class Stepper:
             output_nodes, emitted = _taken(tape, output, "the output") if output else ([], [])
         tape.close()
         for k, old in enumerate(before):
-            check_type(self.step, self.structure, index, k, old, after[k])
             if type(old) is not ArrayType:
                 after[k] = alike(old, after[k])
+            check_type(self.step, self.structure, index, k, old, after[k])
         readings = self.inputs.readings
         read = 0 if readings is None else readings.latest
         after = after if self.below is None else self._as_begun(after)
