@@ -23,6 +23,7 @@ from ebbtide import (
     checkpoint,
     grad,
     inner,
+    jit,
     jvp,
     linearize,
     primitive,
@@ -225,11 +226,11 @@ def test_operators_in_steps(objective, mode, schedule):
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("schedule", [StoreAll(), Revolve(1)], ids=str)
 def test_operators_on_inputs(mode, schedule):
-    """Vectors among inputs= are traced in each step, too."""
+    """Vectors among inputs= are traced in each step, too, also those that a function of the step number gives."""
     rows = [Tensor(np.array([0.1, 0.2, 0.3]) * k) for k in range(6)]
 
-    def f(t):
-        last = timeloop(lambda s, x: s * 0.5 + times(s, x * 2.0) - x / 3, t, 6, inputs=rows, schedule=schedule)
+    def f(t, inputs=rows):
+        last = timeloop(lambda s, x: s * 0.5 + times(s, x * 2.0) - x / 3, t, 6, inputs=inputs, schedule=schedule)
         return inner(last, last)
 
     def by_hand(t):
@@ -238,6 +239,50 @@ def test_operators_on_inputs(mode, schedule):
         return inner(t, t)
 
     assert np.allclose(MODES[mode](f), MODES[mode](by_hand), rtol=1e-12)
+    assert MODES[mode](lambda t: f(t, lambda k: rows[k])).tobytes() == MODES[mode](f).tobytes()
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_inputs_beside_arrays(mode):
+    """So they are where the state has no vectors; what is beside them stays as it is."""
+    rows = [Tensor(np.array([0.1, 0.2, 0.3]) * k) for k in range(6)]
+    mask = np.array([True, False, True])
+
+    def step(a, x):
+        x, mask = x
+        return np.sin(a) * np.where([bool(one) for one in mask], 0.5, 0.7) + components(x * 2.0 - x / 3)
+
+    def by_hand(t):
+        a = components(t)
+        for x in rows:
+            a = np.sin(a) * np.where(mask, 0.5, 0.7) + (x.data * 2.0 - x.data / 3)
+        return np.sum(a * a)
+
+    for schedule in (StoreAll(), Revolve(1)):
+        def f(t):
+            last = timeloop(step, components(t), 6, inputs=lambda k: (rows[k], mask), schedule=schedule)
+            return np.sum(last * last)
+
+        assert np.allclose(MODES[mode](f), MODES[mode](by_hand), rtol=1e-12)
+
+
+def test_inputs_in_programs():
+    """So they are where a derivative is traced, as when its program runs."""
+    rows = [Tensor(np.array([0.1, 0.2, 0.3]) * k) for k in range(6)]
+
+    def step(s, x):
+        vector, b = s
+        b = b * 0.5
+        b[1] = inner(x, vector) * b[0]
+        return vector * 0.5 + times(x, x * 2.0) - x / 3 * inner(vector, x), b
+
+    for inputs in (rows, lambda k: rows[k]):
+        def f(t):
+            last, b = timeloop(step, (t, np.ones(3)), 6, inputs=inputs)
+            return inner(last, last) + np.sum(b)
+
+        assert jit(grad(f))(T).data.tobytes() == grad(f)(T).data.tobytes()
+        assert jit(lambda t: jvp(f, (t,), (S,))[1])(T) == jvp(f, (T,), (S,))[1]
 
 
 def test_step_that_is_not_differentiated():

@@ -89,6 +89,19 @@ def map_vectors(change: Callable[[Any], Any], tree: Any) -> Any:
     return optree.tree_unflatten(structure, changed)
 
 
+def map_plain_vectors(change: Callable[[Any], Any], tree: Any) -> Any:
+    """Return a container with *change* of the array of each vector of the user's in its place."""
+    if not has_vectors(tree):
+        return tree
+
+    def changed(leaf: Any) -> Any:
+        array, kind = (leaf, None) if type(leaf) is TracedVector else lowered(leaf)
+        return leaf if kind is None else vector_of(kind, change(array))
+
+    leaves, structure = optree.tree_flatten(tree, namespace=_NAMESPACE)
+    return optree.tree_unflatten(structure, [changed(leaf) for leaf in leaves])
+
+
 def check_vectors(tree: Any) -> None:
     """
     Do nothing if the vectors in a container are what they are packed and unpacked to.

@@ -12,7 +12,7 @@ from ebbtide.arrays.kinds import zeros_like
 from ebbtide.arrays.traced import TracedArray
 from ebbtide.loop.derivatives.differing import OneForAll, differs
 from ebbtide.loop.stepping.collect import Seen
-from ebbtide.loop.stepping.inputs import KNOWN, traced_elements
+from ebbtide.loop.stepping.inputs import KNOWN, traced_elements, with_shown
 from ebbtide.loop.stepping.options import Options
 from ebbtide.loop.stepping.returned import parted, refuse_structure
 from ebbtide.loop.values.state import alike
@@ -60,7 +60,7 @@ def dual_loop(
             (x,) = join([x[0]], [x[1]])
         elif pairs is not None or is_function:
             parts, structure_x = x
-            x = unflatten(structure_x, join(*parts))
+            x = with_shown(trace, unflatten(structure_x, join(*parts)))
         elif inputs is not None:
             value, tangent = _present(trace, x)
             (x,) = join([value], [tangent])

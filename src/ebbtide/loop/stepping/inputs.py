@@ -10,7 +10,7 @@ from typing import Any, final
 import numpy as np
 
 from ebbtide.arrays.batched import BatchTrace
-from ebbtide.arrays.containers import flatten, has_vectors, unflatten
+from ebbtide.arrays.containers import flatten, has_vectors, map_plain_vectors, unflatten
 from ebbtide.arrays.context import current, value_trace
 from ebbtide.arrays.location import user_line
 from ebbtide.arrays.primitive import first_met
@@ -162,7 +162,8 @@ class Inputs:
         found = self.given(index)
         if self.readings is not None:
             self.readings.read(index, *flatten(found))
-        return found
+        context = current()
+        return with_shown(value_trace(context) if self._region is None else context.capture, found)
 
     def swept(self, index: int, found: int) -> None:
         """Check what steps read, when one of them has been swept; see `Readings.swept`."""
@@ -180,6 +181,14 @@ class Inputs:
         if self.readings is not None:
             self.readings.read(index, leaves, structure)
         return leaves, structure, region is None and has_vectors(x)
+
+
+def with_shown(trace: Any, x: Any) -> Any:
+    """Return the input of a step with its vectors as a function in a trace has them; None for no trace."""
+    if trace is None or not getattr(trace, "shows", True):
+        return x
+    # A copy: `pack` may share memory with a vector that the user keeps.
+    return map_plain_vectors(lambda array: shown(trace, owned(array, "the inputs")), x)
 
 
 def frozen(inputs: Any, form: Callable[[TracedArray], Any] = lambda array: array) -> Any:

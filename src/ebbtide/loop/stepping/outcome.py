@@ -5,14 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import wraps
 from typing import Any, final
 
 from ebbtide.arrays.array_type import ArrayType, type_of
+from ebbtide.arrays.batched import BatchTrace
 from ebbtide.arrays.constants import PYTHON_NUMBERS
-from ebbtide.arrays.containers import flatten, is_differentiable, unflatten
+from ebbtide.arrays.containers import flatten, has_vectors, is_differentiable, unflatten
+from ebbtide.arrays.context import current, entered
 from ebbtide.arrays.traced import TracedArray
 from ebbtide.errors import TraceError
-from ebbtide.loop.stepping.inputs import KNOWN, Inputs, traced_elements
+from ebbtide.loop.stepping.inputs import KNOWN, Inputs, traced_elements, with_shown
 from ebbtide.loop.stepping.options import Options
 from ebbtide.loop.stepping.returned import check_types
 from ebbtide.loop.stepping.steps import Stepper
@@ -20,6 +23,7 @@ from ebbtide.loop.values.state import CHANGEABLE, alike, owned
 from ebbtide.program.equation import Variable, kind_of
 from ebbtide.program.holding import is_symbolic
 from ebbtide.program.tracing import trace_leaves
+from ebbtide.tape.tangent import TangentTrace
 
 
 @final
@@ -80,7 +84,7 @@ def _run_first(
     step: Callable[..., Any], leaves: list[Any], symbolic: list[bool], structure: Any, inputs: Any, options: Options
 ) -> tuple[list[Any], Any, list[TracedArray]]:
     """Return what the first step gives, as variables and known values, the structure of its output, and its statics."""
-    stepper = Stepper(step, structure, Inputs(inputs, None, checked=False), options.outputs, None)
+    stepper = Stepper(_as_derived(step), structure, Inputs(inputs, None, checked=False), options.outputs, None)
     x, x_structure = _first_input(inputs)
     given = [k for k, leaf in enumerate(leaves) if symbolic[k]]
     rows = [k for k, leaf in enumerate(x) if type(leaf) is TracedArray]
@@ -109,6 +113,32 @@ def _run_first(
     names = [f"state{k}" for k in given] + [f"input{k}" for k in rows]
     traced = trace_leaves(run, kinds, names, "step")
     return list(traced.program.outputs), stepper.seen.structure, [array.frozen() for array in traced.captured]
+
+
+def _as_derived(step: Callable[..., Any]) -> Callable[..., Any]:
+    """
+    Return a step that finds vectors in its input as it will when the program runs.
+
+    Where a derivative is taken these are traced. What a primitive makes of them alone has to be a value still, as an
+    opaque one has no type without data: the step runs in forward mode without tangents, as in a `Bypass`.
+    """
+    if all(type(trace) is BatchTrace for trace in current().traces):
+        return step
+
+    @wraps(step)
+    def derived(state: Any, x: Any) -> Any:
+        if not has_vectors(x):
+            return step(state, x)
+        context = current()
+        trace = TangentTrace(context.level + 1)
+        leaves, structure = flatten(state)
+        leaves = [trace.constant(leaf) if type(leaf) is TracedArray else leaf for leaf in leaves]
+        with entered(level=trace.level, tangent=trace, traces=(*context.traces, trace)):
+            found, result = flatten(step(unflatten(structure, leaves), with_shown(trace, x)))
+        mine = [type(leaf) is TracedArray and leaf.present()._trace is trace for leaf in found]
+        return unflatten(result, [leaf._value if own else leaf for leaf, own in zip(found, mine, strict=True)])
+
+    return derived
 
 
 def _stand_in(leaf: Any) -> Any:
