@@ -13,6 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.random import Generator, SeedSequence
 
+from ebbtide.arrays.location import user_line
+
 _KINDS = ("MT19937", "PCG64", "PCG64DXSM", "Philox", "SFC64")
 # The largest number in the state of a bit generator, that of PCG64, has 128 bits.
 _NUMBER_BYTES = 16
@@ -78,8 +80,9 @@ def refuse_shared(leaves: list[Any]) -> None:
     bits = [id(leaf.bit_generator) for leaf in leaves if isinstance(leaf, Generator)]
     if len(set(bits)) < len(bits):
         raise TypeError(
-            "Two leaves of a state are the same random generator. A loop keeps each leaf by itself, and the two would "
-            "draw the same numbers: have it in the state once, or take another one from generator.spawn(1)."
+            f"Two leaves of a state are the same random generator (the time loop is called at {user_line()}). A loop "
+            "keeps each leaf by itself, and the two would draw the same numbers: have it in the state once, or take "
+            "another one from generator.spawn(1)."
         )
 
 

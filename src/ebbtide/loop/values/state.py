@@ -15,6 +15,7 @@ from typing import Any, final
 import numpy as np
 
 from ebbtide.arrays.array_type import ArrayType
+from ebbtide.arrays.location import user_line
 from ebbtide.arrays.spaces import advice
 from ebbtide.arrays.traced import TracedArray
 from ebbtide.arrays.views import bottom
@@ -58,9 +59,9 @@ def owned(value: Any, place: str = "the state") -> Any:
     if isinstance(value, np.random.Generator) and place != "the output":
         return unpack_generator(*pack_generator(value))
     raise TypeError(
-        f"A leaf of {place} is a {type(value).__name__}. A state is a container of arrays, numbers and random "
-        "generators (np.random.Generator), an output one of arrays and numbers; keep other objects outside of them, "
-        f"by a closure.{advice(value)}"
+        f"A leaf of {place} is a {type(value).__name__} (the time loop is called at {user_line()}). A state is a "
+        "container of arrays, numbers and random generators (np.random.Generator), an output one of arrays and "
+        f"numbers; keep other objects outside of them, by a closure.{advice(value)}"
     )
 
 
@@ -73,8 +74,8 @@ def refuse_objects(value: Any, place: str) -> None:
     """
     if value.dtype.hasobject:
         raise TypeError(
-            f"A leaf of {place} has the dtype {value.dtype}; states and inputs are numeric arrays. Give an array of "
-            "numbers."
+            f"A leaf of {place} has the dtype {value.dtype} (the time loop is called at {user_line()}); states and "
+            "inputs are numeric arrays. Give an array of numbers."
         )
 
 
@@ -88,8 +89,8 @@ def refuse_class(value: Any, place: str = "the state") -> None:
     if isinstance(value, np.ndarray) and type(value) is not np.ndarray and _means_more(type(value)):
         raise TypeError(
             f"A leaf of {place} is a {type(value).__name__}, whose operations are not those of plain arrays, which "
-            "is what steps are given: they would silently compute something else. Give np.asarray of it (of a "
-            "masked array its data and its mask, as two leaves)."
+            f"is what steps are given (the time loop is called at {user_line()}): they would silently compute "
+            "something else. Give np.asarray of it (of a masked array its data and its mask, as two leaves)."
         )
 
 
