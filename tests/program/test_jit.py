@@ -246,6 +246,41 @@ def test_an_attribute_that_changes():
     assert run(np.ones(2)).tolist() == [3, 3]
 
 
+def test_a_method_that_changes(monkeypatch):
+    """A method is looked up in the class each time, with what it finds by name, and so is a value that is there."""
+    settings = SimpleNamespace(rate=2.0)
+
+    class Base:
+        scale = 2.0
+
+        def helped(self, x):
+            return x * settings.rate * self.scale
+
+    class Model(Base):
+        def step(self, x, i):
+            return self.helped(x)
+
+        def unused(self, x):
+            return x
+
+    model = Model()
+    box = SimpleNamespace(model=model)
+    for run in (jit(lambda x: timeloop(model.step, x, 1)), jit(lambda x: box.model.step(x, 0))):
+        with monkeypatch.context() as patch:
+            assert run(np.ones(1)).tolist() == [4]
+            patch.setattr(Model, "unused", None)
+            assert run(np.ones(1)).tolist() == [4]
+            assert run.reasons == []
+            patch.setattr(Base, "scale", 3.0)
+            assert run(np.ones(1)).tolist() == [6]
+            patch.setattr(settings, "rate", 5.0)
+            assert run(np.ones(1)).tolist() == [15]
+            patch.setattr(Base, "helped", lambda self, x: x * 7)
+            assert run(np.ones(1)).tolist() == [7]
+            patch.setattr(Model, "step", lambda self, x, i: x * 9)
+            assert run(np.ones(1)).tolist() == [9]
+
+
 def test_what_lies_behind_other_functions_and_objects():
     """So is what a decorator closes over, and an attribute of an object in a closure or of one that is called."""
     class Layer:

@@ -69,7 +69,7 @@ class Surroundings:
         for name, look, known, weak, strong in self._found:
             try:
                 value = look()
-            except (KeyError, ValueError, AttributeError):
+            except (KeyError, ValueError, AttributeError, StopIteration):
                 return name
             # Nearly always: the rest takes four times as long.
             if value is strong or (weak is not None and value is not None and weak() is value):
@@ -172,21 +172,19 @@ def _at_a_glance(value: Any) -> tuple[Any, Any]:
     return (reference, _NOTHING) if type(reference) is weakref.ref else (None, value)
 
 
-def _names_in_function(f: Any, depth: int, seen: dict[int, Any]) -> Iterator[_Name]:
+def _names_in_function(f: Any, depth: int, seen: dict[Any, Any]) -> Iterator[_Name]:
     """Yield the names that a function finds in its closure and its module, and those that lie behind them."""
     if isinstance(f, partial):
         yield from _names_behind("the function", [f.func, *f.args, *f.keywords.values()], depth, seen)
         return
     if isinstance(f, MethodType):
-        yield from _names_behind(type(f.__self__).__name__, [f.__self__], depth, seen)
+        yield from _names_behind(type(f.__self__).__name__, [f.__self__], depth, seen, _mentioned(f.__func__))
         f = f.__func__
     if not isinstance(f, FunctionType) or id(f) in seen or depth == 0:
         return
     seen[id(f)] = f
     looks = [(name, _cell(cell)) for name, cell in zip(f.__code__.co_freevars, f.__closure__ or (), strict=True)]
-    # A library looks nothing up that changes, but what it closes over is its user's: `grad(f)` is such a function.
-    known = is_installed(f.__globals__.get("__name__"))
-    names = [] if known else list(dict.fromkeys(names_of(f.__code__)))
+    names = _mentioned(f)
     looks += [(name, _entry(f.__globals__, name)) for name in names if name in f.__globals__]
     for name, look in looks:
         try:
@@ -199,30 +197,73 @@ def _names_in_function(f: Any, depth: int, seen: dict[int, Any]) -> Iterator[_Na
                 yield from _looked_at(name, vars(value), inner, depth, seen)
         elif not isinstance(value, type):
             yield name, look
-            yield from _names_behind(name, _parts(value), depth, seen)
+            yield from _names_behind(name, _parts(value), depth, seen, names)
 
 
-def _names_behind(name: str, values: Iterable[Any], depth: int, seen: dict[int, Any]) -> Iterator[_Name]:
-    """Yield the names that functions and objects of the user's bring with them."""
+def _mentioned(f: Any) -> list[str]:
+    """Return the names that a function looks up, in its module or as attributes."""
+    # A library looks nothing up that changes, but what it closes over is its user's: `grad(f)` is such a function.
+    if not isinstance(f, FunctionType) or is_installed(f.__globals__.get("__name__")):
+        return []
+    return list(dict.fromkeys(names_of(f.__code__)))
+
+
+def _names_behind(
+    name: str, values: Iterable[Any], depth: int, seen: dict[Any, Any], mentioned: Sequence[str] = ()
+) -> Iterator[_Name]:
+    """Yield the names that functions and objects of the user's bring with them, and those *mentioned* of classes."""
     for value in values:
         if isinstance(value, FunctionType | MethodType | partial):
             yield from _names_in_function(value, depth - 1, seen)
-        elif depth > 0 and id(value) not in seen and _has_attributes(value):
-            seen[id(value)] = value
-            yield from _looked_at(name, vars(value), list(vars(value)), depth, seen)
-            # What is called is a function of its class, or what it wraps.
-            for function in (vars(type(value)).get("__call__"), getattr(value, "__wrapped__", None)):
-                yield from _names_in_function(function, depth - 1, seen)
+        elif depth > 0 and _has_attributes(value):
+            if id(value) not in seen:
+                seen[id(value)] = value
+                yield from _looked_at(name, vars(value), list(vars(value)), depth, seen, mentioned)
+                yield from _names_in_function(getattr(value, "__wrapped__", None), depth - 1, seen)
+            yield from _names_of_class(name, value, ["__call__", *mentioned], depth, seen)
 
 
 def _looked_at(
-    owner: str, held: dict[str, Any], names: list[str], depth: int, seen: dict[int, Any]
+    owner: str,
+    held: dict[str, Any],
+    names: Sequence[str],
+    depth: int,
+    seen: dict[Any, Any],
+    mentioned: Sequence[str] = (),
 ) -> Iterator[_Name]:
     """Yield names of an object or module, and those that lie behind them."""
     for name in names:
         if not isinstance(held[name], ModuleType | type):
             yield f"{owner}.{name}", _entry(held, name)
-            yield from _names_behind(f"{owner}.{name}", _parts(held[name]), depth - 1, seen)
+            yield from _names_behind(f"{owner}.{name}", _parts(held[name]), depth - 1, seen, mentioned)
+
+
+def _names_of_class(
+    owner: str, value: Any, names: Sequence[str], depth: int, seen: dict[Any, Any]
+) -> Iterator[_Name]:
+    """Yield the names that are found of an object in its class, such as methods, and those that lie behind them."""
+    for name in names:
+        look = _of_class(type(value), name)
+        if name in vars(value) or look is None or (id(value), name) in seen:
+            continue
+        seen[id(value), name] = value
+        yield f"{owner}.{name}", look
+        held = look()
+        function = held.fget if isinstance(held, property) else getattr(held, "__func__", held)
+        yield from _names_of_class(owner, value, _mentioned(function), depth, seen)
+        yield from _names_behind(f"{owner}.{name}", _parts(function), depth, seen)
+
+
+def _of_class(kind: type, name: str) -> Callable[[], Any] | None:
+    """Return what looks a name up in a class and those that it is derived from; None if none of the user's has it."""
+
+    def look() -> Any:
+        return next(vars(one)[name] for one in kind.__mro__ if name in vars(one))
+
+    owner = next((one for one in kind.__mro__ if name in vars(one)), None)
+    if owner is None or is_installed(owner.__module__) or isinstance(look(), ModuleType | type):
+        return None
+    return look
 
 
 def _has_attributes(value: Any) -> bool:
