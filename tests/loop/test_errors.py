@@ -16,6 +16,7 @@ from ebbtide import (
     StorageError,
     TraceError,
     grad,
+    hvp,
     jit,
     jvp,
     stop_gradient,
@@ -113,6 +114,17 @@ def test_traced_inputs_in_an_unknown_sequence(d):
     plain = make([0.5, 2.0, 3.0])
     found = grad(lambda u: np.sum(timeloop(lambda u, x: u * x, u, 3, inputs=plain)))(U0)
     np.testing.assert_array_equal(found, np.full(5, 3.0))
+
+
+def test_plain_inputs_in_an_unknown_sequence():
+    """Arrays of a sequence that is read step by step are none that are traced, also in a derivative of a derivative."""
+    inputs = type("S", (), vars_of([U0, U0 + 1.0, 2.0]))()
+    for schedule in (StoreAll(), Revolve(1)):
+        def f(u):
+            return np.sum(timeloop(lambda u, x: np.sin(u * x), u, 3, inputs=inputs, schedule=schedule))
+
+        found = grad(lambda u: jvp(f, (u,), (U0,))[1])(U0)
+        np.testing.assert_allclose(found, hvp(f)(U0, U0), rtol=1e-12)
 
 
 @pytest.mark.parametrize("verify", [False, True])

@@ -54,7 +54,7 @@ def dual_loop(
     def dual_step(pair: Any, x: Any) -> Any:
         values, tangents = pair
         if foreign:
-            if any(type(leaf) is TracedArray for leaf in flatten(x)[0]):
+            if any(_depends(trace, leaf) for leaf in flatten(x)[0]):
                 raise traced_elements(inputs)
         elif rows:
             (x,) = join([x[0]], [x[1]])
@@ -155,6 +155,15 @@ def _present(trace: Any, value: Any) -> tuple[Any, Any]:
 def _is_of(trace: Any, value: Any) -> bool:
     """Return whether a value is an array of the forward mode."""
     return type(value) is TracedArray and value.present()._trace is trace
+
+
+def _depends(trace: Any, value: Any) -> bool:
+    """Return whether an array is one of the forward mode, or what an array of the tape of a step was made of is one."""
+    while type(value) is TracedArray:
+        if _is_of(trace, value):
+            return True
+        value = value._value
+    return False
 
 
 def _joined(trace: Any, value: Any, tangent: Any) -> Any:
