@@ -96,6 +96,26 @@ def test_other_transforms() -> None:
     np.testing.assert_allclose(grad(f)(1.0), slope, rtol=1e-7)
 
 
+@pytest.mark.parametrize("size", [abs, np.abs])
+def test_sizes_of_complex_numbers_later_than_in_the_first_step(size: Any) -> None:
+    """The size of a number has the bits of the operator, or of the function, also where a step runs on a tape."""
+    line = np.ravel(WAVE)[:200]
+    states = [line * scale for scale in np.linspace(0.5, 2.0, 8)]
+    assert any(abs(state[k]) != np.abs(state[k]) for state in states for k in range(20))
+
+    def spent(k: Any, state: Any, schedule: Any) -> Any:
+        def step(u: Any, i: int) -> Any:
+            u = u * np.exp(-0.1j * k) + 0.02 * np.roll(u, 1)
+            return u / size(u[0]) if i % 5 == 4 else u
+
+        return np.sum(np.real(timeloop(step, state, 30, schedule=schedule)[::2]) * k[::2])
+
+    k = np.linspace(0.5, 1.0, line.size)
+    for state in states:
+        found = [grad(spent)(k, state, schedule) for schedule in (StoreAll(), Revolve(3))]
+        np.testing.assert_array_equal(*found)
+
+
 def test_a_checkpointed_function_may_be_of_complex_numbers() -> None:
     """What runs again on a tape has other last bits there, and is no other function; extended floats have padding."""
     f = lambda s: np.sum(np.abs(split(s * WAVE, 0)) ** 2)

@@ -23,6 +23,7 @@ ELEMENTWISE: dict[Any, tuple[Example, ...]] = {
     **{f: unary(-0.8, 0.8, complex=True) for f in (np.arcsin, np.arccos, np.arctanh, np.tan, np.arctan)},
     **{f: unary(-2, 2) for f in (np.deg2rad, np.radians, np.rad2deg, np.degrees, np.fabs, np.cbrt)},
     np.absolute: unary(-2, 2, complex=True),
+    operator.abs: unary(-2, 2, complex=True),
     np.arcsinh: unary(-2, 2, complex=True),
     np.arccosh: unary(1.2, 3, complex=True),
     np.angle: unary(0.2, 2, complex=True) + calls((P, {"deg": True})),

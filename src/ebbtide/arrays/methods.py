@@ -45,11 +45,11 @@ def comparison(operator: Any, ufunc: np.ufunc) -> Any:
     return compared
 
 
-def unary(ufunc: np.ufunc) -> Any:
-    """Return the operator method of a ufunc with one operand."""
+def unary(function: Any) -> Any:
+    """Return the operator method of a function with one operand."""
 
     def called(self: Any) -> Any:
-        return HANDLERS[ufunc](self)
+        return HANDLERS[function](self)
 
     return called
 

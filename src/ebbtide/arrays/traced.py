@@ -373,5 +373,5 @@ class TracedArray:
     __ne__ = comparison(operator.ne, np.not_equal)
     __neg__ = unary(np.negative)
     __pos__ = unary(np.positive)
-    __abs__ = unary(np.absolute)
+    __abs__ = unary(operator.abs)
     __invert__ = unary(np.invert)

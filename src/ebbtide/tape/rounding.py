@@ -19,8 +19,8 @@ def is_other_off_tape(results: list[Node | None]) -> bool:
 
     Of `1j / x`, where x is a number of NumPy's, Python computes the result, as that number is one of its floats: by
     other rules for quotients and powers, and it is a number of Python's. On a tape NumPy does. And NumPy's own numbers
-    have other loops than its arrays for the size of a complex number, and for the product of two: with the operators
-    `abs` and `*` off the tape, and with the functions, not always the same on it.
+    have other loops than its arrays for the size of a complex number, and for the product of two: with `*` off the
+    tape, and with the functions, not always the same on it.
 
     Args:
         results: Nodes of what was computed.
