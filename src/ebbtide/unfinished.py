@@ -39,12 +39,20 @@ class Unfinished:
         if directory is not None:
             self._directories = {**(self._directories or {}), self.begun: directory}
 
-    def fail(self, before: int, last: int) -> None:
-        """Let those fail that came after so many others, up to the *last* one, the youngest first."""
+    def fail(self, before: int, last: int, error: BaseException) -> None:
+        """
+        Let those fail that came after so many others, up to the *last* one, the youngest first.
+
+        Where the *error* is that the steps of one disagree, nobody goes on from the directories of the others either.
+        """
+        directories = self._take(before, last)
+        if any(directory.is_spoiled for directory in directories):
+            for directory in directories:
+                directory.spoil(error)
         for number, loop in sorted((self._loops or {}).items(), reverse=True):
             if before < number <= last:
                 loop.fail()
-        for directory in self._take(before, last):
+        for directory in directories:
             directory.close()
 
     def finish(self, before: int, last: int) -> None:

@@ -18,7 +18,7 @@ from tests.scale import FULL
 
 import ebbtide as eb
 from ebbtide import mpi
-from ebbtide.errors import BudgetError, RankError, ResumeError, StorageError
+from ebbtide.errors import BudgetError, DeterminismError, RankError, ResumeError, StorageError
 from ebbtide.schedules import Revolve, StoreAll
 from ebbtide.storage import Disk, StorageFullError
 from ebbtide.storage.listing import clean
@@ -128,6 +128,40 @@ def check_thinned(group: Group) -> None:
                 found = eb.grad(functional, resume=directory / "run")(u)
                 np.testing.assert_array_equal(found, eb.grad(functional)(u))
             group.meet()
+
+
+def check_disagreeing(group: Group) -> None:
+    """Where the steps of one rank disagree with those before a fault, the right call begins anew on all ranks."""
+    last = group.rank == group.size - 1
+
+    def step(u: Any, i: int) -> Any:
+        os.environ["COUNT"] = str(int(os.environ["COUNT"]) + 1)
+        if last and os.environ["COUNT"] == os.environ["PLACE"]:
+            raise ArithmeticError
+        scale = float(os.environ["SCALE"]) if i else 1.0
+        return u + 0.1 * scale * np.sin(u)
+
+    def run(directory: Path | None, *, scale: str = "1.0", place: int = -1) -> bytes:
+        os.environ.update(COUNT="0", PLACE=str(place), SCALE=scale)
+
+        def functional(u: Any) -> Any:
+            return mpi.total(np.sum(eb.timeloop(step, u, STEPS, schedule=Revolve(3), **RESUME) ** 2), group.comm)
+
+        with mpi.distributed(group.comm):
+            return eb.grad(functional, resume=directory)(group.random((6,), np.float64, 3)).tobytes()
+
+    with group.directory() as directory:
+        expected = run(None)
+        for place in (6, STEPS + 6):
+            with refused((ArithmeticError, RankError), ""):
+                run(directory / "run", place=place)
+            group.meet()
+            with refused((DeterminismError, RankError), "run again"):
+                run(directory / "run", scale="2.0" if last else "1.0")
+            group.meet()
+            assert run(directory / "run") == expected
+            group.meet()
+            assert list(directory.iterdir()) == []
 
 
 def check_refusals_alike(group: Group) -> None:

@@ -345,8 +345,8 @@ class LoopRule(JointRule):
                 self.room.waiting.hold(self.cotangent)
                 while not self.position.finished:
                     self.follow(self._next(), sink=(outputs, collector))
-        except BaseException:
-            self.fail()
+        except BaseException as error:
+            self.fail(error)
             raise
         self.loss.tell()
         self.position = self.prefix if retain and self.prefix else self.position  # it rests as before
@@ -384,13 +384,13 @@ class LoopRule(JointRule):
             start = self.verifier.start_of(index)
             self._resumption.reverse(index, self.cotangent, running, collector.input_sums, self.ran, start)
 
-    def fail(self) -> None:
-        """Give up all but the journal, which another call may take up."""
+    def fail(self, error: BaseException | None = None) -> None:
+        """Give up all but the journal, which another call may take up; see `Resumption.fail`."""
         self.close()
         # Nothing to go on from: another pull of a retained loop is an error.
         self.position = ahead.finished(self.position.steps)
-        if self._directory is not None:
-            self._directory.close()
+        if self._resumption is not None:
+            self._resumption.fail(error, self._directory)
 
     def close(self) -> None:
         """Give up snapshots and saved values."""

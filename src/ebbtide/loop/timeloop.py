@@ -236,8 +236,8 @@ def _taped_loop(
             final = rule.run_forward(values, first)
             if options.until is not None:
                 room.ended(rule)
-    except BaseException:
-        rule.fail()
+    except BaseException as error:
+        rule.fail(error)
         raise
     rule.links = Links(region, nodes, inputs, rule.statics)
     return _recorded(tape, rule, final, structure, stepper, options.outputs)

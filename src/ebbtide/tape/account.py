@@ -93,10 +93,10 @@ class Account:
         self._open.atexit = False
         self._last = self.ledger.unfinished.begun
 
-    def fail(self) -> None:
+    def fail(self, error: BaseException) -> None:
         """End a call that failed: its loops give up all that they hold, though its traceback may hold them."""
         try:
-            self.ledger.unfinished.fail(*self._loops())
+            self.ledger.unfinished.fail(*self._loops(), error)
         finally:
             self.close()
 
@@ -171,8 +171,8 @@ def account(budget: Budget | None, *, retain: bool = False) -> Iterator[Account]
             ledger.report.limited(ledger.limit)
         try:
             yield opened
-        except BaseException:
-            opened.fail()
+        except BaseException as error:
+            opened.fail(error)
             raise
         finally:
             ledger.retained = before

@@ -162,8 +162,8 @@ class Pullback:
             self._recording, self._roots = None, []
             try:
                 gradients = tuple(recording.gradients(seeds))
-            except BaseException:
-                recording.account.fail()
+            except BaseException as error:
+                recording.account.fail(error)
                 raise
             recording.account.close()
             return gradients

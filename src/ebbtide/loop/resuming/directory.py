@@ -18,7 +18,7 @@ import numpy as np
 from ebbtide.agree import agree
 from ebbtide.arrays.context import Context, current, entered
 from ebbtide.budget import parse_directory
-from ebbtide.errors import ResumeError, StorageError, TraceError
+from ebbtide.errors import DeterminismError, ResumeError, StorageError, TraceError
 from ebbtide.storage import Disk, Storage
 from ebbtide.storage.durable import is_held
 from ebbtide.storage.failures import StorageLockedError, make_error, unusable_number
@@ -58,7 +58,8 @@ class ResumeDirectory:
     """
 
     __slots__ = (
-        "_closed", "_count", "_disk", "_finalizer", "_newest", "_system", "_whole", "changed", "lost", "path", "warned",
+        "_closed", "_count", "_disk", "_finalizer", "_newest", "_system", "_whole",
+        "changed", "is_spoiled", "lost", "path", "warned",
     )  # fmt: skip
 
     def __init__(self, path: str | Path, *, system: System = POSIX) -> None:
@@ -79,6 +80,8 @@ class ResumeDirectory:
         """Those of them under which a resumed run does not find what was left there; see `Changes`."""
         self.warned = False
         """Whether the user was told that something could not be written: once in a call."""
+        self.is_spoiled = False
+        """Whether what is there is of runs that disagree."""
 
     @property
     def storage(self) -> Disk:
@@ -211,7 +214,7 @@ class ResumeDirectory:
             except StorageError as error:
                 self._disk.delete(_KEY)
                 warnings.warn(f"The {_VALUE} is damaged and not compared: {error}", RuntimeWarning, stacklevel=4)
-        if then is None:
+        if agree(then is None) or then is None:  # a rank whose steps disagree begins anew, and all with it
             with suppress(StorageError):  # where there is no room, it is not compared
                 self._disk.replace(_KEY, [now], kind=_VALUE)
         elif (now.dtype, now.tobytes()) != (then.dtype, then.tobytes()):
@@ -238,9 +241,23 @@ class ResumeDirectory:
         last = f"Make the same call as before, or remove what is there with `ebbtide clean {self.path}`."
         raise ResumeError("\n".join([first, *lines, last]))
 
+    def spoil(self, error: BaseException) -> None:
+        """
+        Have what is there go when the directory is closed: nobody can tell which of two runs that disagree was right.
+
+        Args:
+            error: The error of the call; one that says which steps do says then what becomes of the directory, too.
+        """
+        if self._disk is not None and not self.is_spoiled:
+            self.is_spoiled = True
+            if isinstance(error, DeterminismError):
+                error.args = (f"{error} What such runs kept in {self.path} is removed: the next call begins anew.",)
+
     def close(self) -> None:
         """Give the directory up and leave what is in it for a later process; may be called again."""
-        self._closed = True
+        is_first, self._closed = not self._closed, True
+        if is_first and self.is_spoiled:
+            self._remove()
         disk, self._disk = self._disk, None
         if disk is not None:
             disk.close()
@@ -283,8 +300,9 @@ class ResumeDirectory:
         except OSError as error:
             self.close()
             left = ", ".join(sorted(part.name for part in self.path.glob("*"))) or "the directory"
+            reason = "The run is no use to another one" if self.is_spoiled else "The run is complete"
             warnings.warn(
-                f"The run is complete, but of what it kept in {self.path} there is still {left}: {error}. Remove it "
+                f"{reason}, but of what it kept in {self.path} there is still {left}: {error}. Remove it "
                 f"with `ebbtide clean {self.path}`.",
                 RuntimeWarning,
                 stacklevel=3,

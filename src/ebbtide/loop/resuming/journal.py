@@ -72,7 +72,7 @@ class Journal:
         False
     """
 
-    __slots__ = ("_begun", "_directory", "_fingerprint", "_gap", "_loop", "_most", "_named")
+    __slots__ = ("_begun", "_fingerprint", "_gap", "_loop", "_most", "_named", "directory")
 
     def __init__(
         self,
@@ -82,7 +82,7 @@ class Journal:
         *,
         most_anchors: int = 16,
     ) -> None:
-        self._directory = directory
+        self.directory = directory
         self._loop = directory.next_loop()
         self._fingerprint = {**fingerprint, "format of the journal": FORMAT}
         self._named = (*named,)
@@ -93,7 +93,7 @@ class Journal:
     @property
     def label(self) -> str:
         """A name of the loop, the same whenever it is resumed."""
-        return f"{self._directory.path}/{self._loop}"
+        return f"{self.directory.path}/{self._loop}"
 
     def is_there(self) -> bool:
         """
@@ -102,7 +102,7 @@ class Journal:
         Raises:
             StorageError: The directory is in use or cannot be used.
         """
-        return self._directory.is_used and bool(self._keys(""))
+        return self.directory.is_used and bool(self._keys(""))
 
     def begin(self) -> None:
         """
@@ -118,10 +118,10 @@ class Journal:
             return
         keys = self._keys("")
         for name in _PLACES:
-            step = self._directory.missing(self._key(name), self._keys(name))
+            step = self.directory.missing(self._key(name), self._keys(name))
             if step is not None:
-                self._directory.note(self._key(name), step, None)
-                self._warn(f"is missing in {self._directory.path / SEGMENT}.", name, step)
+                self.directory.note(self._key(name), step, None)
+                self._warn(f"is missing in {self.directory.path / SEGMENT}.", name, step)
         if agree(self._load("begin", 0, check=True) is None):
             # If only this entry is lost, the first other one that can be read says whose they are.
             for key in keys:
@@ -218,7 +218,7 @@ class Journal:
             if not agree(step not in left):
                 found.insert(0, step)
             elif step in left:
-                self._directory.storage.delete(self._key("anchor", step))
+                self.directory.storage.delete(self._key("anchor", step))
             left = [other for other in left if other < step]
         return tuple(found)
 
@@ -231,7 +231,7 @@ class Journal:
         """Give up the restart states after a step: the steps to them run again, and may have other inputs now."""
         for step in self.anchors():
             if step > after:
-                self._directory.storage.delete(self._key("anchor", step))
+                self.directory.storage.delete(self._key("anchor", step))
 
     def _thin(self) -> bool:
         """Give up restart states that are too near to each other, at least one; False if there is none."""
@@ -249,7 +249,7 @@ class Journal:
                 else:
                     last = step
         for step in surplus:
-            self._directory.storage.delete(self._key("anchor", step))
+            self.directory.storage.delete(self._key("anchor", step))
         return True
 
     # The reverse sweep.
@@ -266,7 +266,7 @@ class Journal:
         needed = {max((anchor for anchor in anchors if anchor <= step), default=0) for step, *_ in place.met}
         for step in anchors:
             if ends and step >= max(ends) and step not in needed:
-                self._directory.storage.delete(self._key("anchor", step))
+                self.directory.storage.delete(self._key("anchor", step))
 
     def latest_reverse(self) -> Reverse | None:
         """Return the last place in the reverse sweep that is whole, of the two that are kept; None if there is none."""
@@ -280,7 +280,7 @@ class Journal:
     def _keys(self, name: str) -> list[str]:
         """Return the keys of a kind, or of all, by age."""
         prefix = self._key(name) if name else f"loop-{self._loop}/"
-        storage = self._directory.storage
+        storage = self.directory.storage
         found = [key for key in storage.keys() if isinstance(key, str) and key.startswith(prefix)]
         return sorted(found, key=storage.generation)
 
@@ -288,27 +288,27 @@ class Journal:
         """Delete all entries of a kind but the newest; return whether there were more."""
         keys = self._keys(name)
         for key in keys[: max(0, len(keys) - keep)]:
-            self._directory.storage.delete(key)
+            self.directory.storage.delete(key)
         return len(keys) > keep
 
     def _store(self, name: str, step: int, record: Any, kind: str, keep: int) -> bool:
         """Keep an entry, and of its name no more than the newest; where a rank cannot keep it, none does."""
         key, arrays = self._key(name, step), encode(self._fingerprint, record)
-        is_old = key in self._directory.storage.keys()
+        is_old = key in self.directory.storage.keys()
         while True:
             error: StorageError | None = None
             try:
-                self._directory.storage.replace(key, arrays, kind=f"loop {self._loop}: {kind}")
+                self.directory.storage.replace(key, arrays, kind=f"loop {self._loop}: {kind}")
             except StorageError as caught:
                 # Without a number it is no trouble of the disk but a misuse.
                 if caught.errno is None:
                     raise
                 error = caught
             failed, full = agree((error is not None, isinstance(error, StorageFullError)))
-            if failed and not is_alone() and key in self._directory.storage.keys():
-                self._directory.storage.delete(key)
+            if failed and not is_alone() and key in self.directory.storage.keys():
+                self.directory.storage.delete(key)
                 if is_old:
-                    self._directory.note(self._key(name), step, None)
+                    self.directory.note(self._key(name), step, None)
             if full and name != "anchor":
                 has_freed = self._thin() or any(self._prune(kind, 1) for kind in _PLACES)
                 if not agree(error is not None and not has_freed):
@@ -318,7 +318,7 @@ class Journal:
                 self._warn_of_refusal(error, "if it is killed, it resumes from the last save that worked")
                 return False
             if name in _PLACES:
-                self._directory.note(self._key(name), step, key)
+                self.directory.note(self._key(name), step, key)
             self._prune(name, keep)
             return True
 
@@ -341,7 +341,7 @@ class Journal:
     def _load(self, name: str, step: int, *, check: bool = False) -> Any:
         """Return an entry; None if there is none, or after a warning if it is no use."""
         key = self._key(name, step)
-        storage = self._directory.storage
+        storage = self.directory.storage
         if key not in storage.keys():
             return None
         try:
@@ -356,18 +356,18 @@ class Journal:
             now, then = shown(self._named, getattr(found, "named", ()))
             self._refuse(self._fingerprint | now, fingerprint | then)
         self._give_up(name, step)
-        self._warn(f"in {self._directory.path} belongs to another run and counts as missing.", name, step)
+        self._warn(f"in {self.directory.path} belongs to another run and counts as missing.", name, step)
         return None
 
     def _give_up(self, name: str, step: int) -> None:
         """Delete an entry that is no use, and miss it no more."""
-        self._directory.storage.delete(self._key(name, step))
-        self._directory.note(self._key(name), step, None)
+        self.directory.storage.delete(self._key(name, step))
+        self.directory.note(self._key(name), step, None)
 
     # Messages.
 
     def _refuse(self, now: Mapping[str, str], then: Mapping[str, str]) -> None:
-        self._directory.refuse(f"Time loop {self._loop}", now, then)
+        self.directory.refuse(f"Time loop {self._loop}", now, then)
 
     def _warn(self, reason: str, name: str, step: int) -> None:
         what = f"The entry {name!r} of step {step}, loop {self._loop}, "
@@ -376,8 +376,8 @@ class Journal:
         )
 
     def _warn_of_refusal(self, error: StorageError | None, outcome: str) -> None:
-        if not self._directory.warned:
-            self._directory.warned = True
+        if not self.directory.warned:
+            self.directory.warned = True
             reason = error or "another process failed."
             warnings.warn(
                 f"The journal of loop {self._loop} could not be written: {reason} The run goes on; {outcome}.",

@@ -11,9 +11,10 @@ import numpy as np
 
 from ebbtide.agree import agree, is_alone
 from ebbtide.arrays.traced import TracedArray
-from ebbtide.errors import TraceError
+from ebbtide.errors import DeterminismError, TraceError
 from ebbtide.loop.planning.plan import Earlier, Plan
 from ebbtide.loop.resuming.changes import Changes
+from ebbtide.loop.resuming.directory import ResumeDirectory
 from ebbtide.loop.resuming.fingerprint import InputsRead
 from ebbtide.loop.resuming.journal import Journal
 from ebbtide.loop.resuming.journal_entries import Forward, Leaves, Planned, Reverse
@@ -101,6 +102,19 @@ class Resumption:
     def save_plan(self, plan: Plan) -> None:
         """Keep the schedule that was chosen, and what was measured for it."""
         self._journal.save_plan(Planned(schedule_to_json(plan.schedule), plan.sizes.measured_alone))
+
+    def fail(self, error: BaseException | None, own: ResumeDirectory | None) -> None:
+        """
+        Leave the journal of a loop that failed to another call, unless the error is that its steps disagree.
+
+        Args:
+            error: Which one; None where it is not the loop's.
+            own: The directory, if it is the loop's alone.
+        """
+        if isinstance(error, DeterminismError):
+            self._journal.directory.spoil(error)
+        if own is not None:
+            own.close()
 
     # What an earlier run left.
 
