@@ -16,6 +16,7 @@ from tests.loop.lost import unsynchronized
 
 from ebbtide import DeterminismError, checkpoint, grad, timeloop
 from ebbtide.schedules import Mixed, Revolve, StoreAll
+from ebbtide.storage.listing import list_storage
 
 U = np.linspace(0.5, 1.0, 6)
 STEPS = 12
@@ -111,3 +112,24 @@ def test_the_directories_of_other_loops_go_too(tmp_path: Path) -> None:
         assert kept() == set()
         HIDDEN.set(hidden(1.0))
         assert np.array_equal(grad(objective)(U), expected)
+
+
+@pytest.mark.parametrize("stop", [7, 17])
+def test_another_first_step_is_told_before_anything_is_kept(stop: int, tmp_path: Path) -> None:
+    """What was kept is as it was, and the right call goes on from there."""
+    options = {"schedule": SCHEDULES["revolve"], "resume_every": 1}
+    expected, ran = gradient(hidden(1.0), None, **options), list[int]()
+    with pytest.raises(KeyboardInterrupt):
+        gradient(hidden(1.0, stop), tmp_path / "run", **options)
+    before = {entry.key: entry.generation for entry in list_storage(tmp_path / "run").entries}
+    for _ in range(2):
+        with pytest.raises(DeterminismError, match=f"Step 0 .*ebbtide clean {tmp_path / 'run'}"):
+            gradient(lambda i: 2.0, tmp_path / "run", **options)
+        assert {entry.key: entry.generation for entry in list_storage(tmp_path / "run").entries} == before
+
+    def counted(i: int) -> float:
+        ran.append(i)
+        return 1.0
+
+    assert gradient(counted, tmp_path / "run", **options) == expected
+    assert (ran[0], 1 in ran[:2]) == (0, False)

@@ -207,7 +207,7 @@ def _taped_loop(
             beside = room.disk, room.whole, gradient_nbytes(region, inputs), earlier
             first, plan, report = first_steps(stepper, values, length, options, allowed, *beside)
             if resumption is not None:
-                resumption.begin(first.after)
+                resumption.begin(first.after, verify=options.verify)
                 if options.schedule is None and (earlier is None or plan.schedule != earlier.schedule):
                     resumption.save_plan(plan)
     except BaseException as error:

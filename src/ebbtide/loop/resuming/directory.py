@@ -241,6 +241,26 @@ class ResumeDirectory:
         last = f"Make the same call as before, or remove what is there with `ebbtide clean {self.path}`."
         raise ResumeError("\n".join([first, *lines, last]))
 
+    def refuse_step(self, now: int, then: int) -> NoReturn:
+        """
+        Say that the first step of a loop had another result in the run that is there.
+
+        Args:
+            now: The checksum of its result.
+            then: That of the run that is there, which is left as it is to the right call.
+
+        Raises:
+            DeterminismError: Always.
+        """
+        self.close()
+        raise DeterminismError(
+            f"Step 0 gave another result when it was run again: with the checksum {now:08x} now, and {then:08x} in "
+            f"{self.path}. A step depends on its state, its input and static values only, and something else has "
+            "changed that it computes with, as a file that it reads, a variable of the environment or the state of a "
+            "generator. Put that right and make the same call again, or remove what is there with "
+            f"`ebbtide clean {self.path}`. verify=False switches this check off."
+        )
+
     def spoil(self, error: BaseException) -> None:
         """
         Have what is there go when the directory is closed: nobody can tell which of two runs that disagree was right.

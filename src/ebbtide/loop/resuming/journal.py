@@ -12,8 +12,6 @@ import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any, final
 
-import numpy as np
-
 from ebbtide.agree import agree, is_alone
 from ebbtide.errors import StorageError
 from ebbtide.loop.resuming.directory import ResumeDirectory
@@ -27,7 +25,9 @@ from ebbtide.loop.resuming.journal_entries import (
     Reverse,
     decode,
     encode,
+    least_gap,
     shown,
+    step_of,
 )
 from ebbtide.storage import StorageFullError
 from ebbtide.storage.segment import NAME as SEGMENT
@@ -54,6 +54,7 @@ class Journal:
 
     Example:
         >>> import tempfile
+        >>> import numpy as np
         >>> from pathlib import Path
         >>> path = Path(tempfile.mkdtemp()) / "run"
         >>> first = ResumeDirectory(path)
@@ -72,7 +73,7 @@ class Journal:
         False
     """
 
-    __slots__ = ("_begun", "_fingerprint", "_gap", "_loop", "_most", "_named", "directory")
+    __slots__ = ("_begun", "_fingerprint", "_gap", "_loop", "_most", "_named", "directory", "first")
 
     def __init__(
         self,
@@ -89,6 +90,7 @@ class Journal:
         self._most = most_anchors
         self._gap = 1
         self._begun = False
+        self.first: int | None = None  # what an earlier run noted of its first step
 
     @property
     def label(self) -> str:
@@ -104,11 +106,14 @@ class Journal:
         """
         return self.directory.is_used and bool(self._keys(""))
 
-    def begin(self) -> None:
+    def begin(self, first: int | None = None) -> None:
         """
         Note what this run is, or see that what is there belongs to it; to be called before all that reads or saves.
 
         It may be called again, which does nothing.
+
+        Args:
+            first: A checksum of the state after the first step, where that has run.
 
         Raises:
             ResumeError: The directory holds another run.
@@ -122,16 +127,22 @@ class Journal:
             if step is not None:
                 self.directory.note(self._key(name), step, None)
                 self._warn(f"is missing in {self.directory.path / SEGMENT}.", name, step)
-        if agree(self._load("begin", 0, check=True) is None):
+        if agree((found := self._load("begin", 0, check=True)) is None):
             # If only this entry is lost, the first other one that can be read says whose they are.
             for key in keys:
                 name, step = key.split("/")[1:]
                 if name != "begin" and self._load(name, int(step), check=True) is not None:
                     break
-            self._store("begin", 0, Begin(self._named), "what the run is", 1)
+            self.save_begin(first)
+        else:
+            self.first = found.first
         steps = self._agree_on_anchors()
-        self._gap = _least_gap(steps) if len(steps) > self._most // 2 else 1
+        self._gap = least_gap(steps) if len(steps) > self._most // 2 else 1
         self._begun = True
+
+    def save_begin(self, first: int | None) -> None:
+        """Note what this run is; see `begin`."""
+        self._store("begin", 0, Begin(self._named, first), "what the run is", 1)
 
     def check(self, name: str, now: object, then: object) -> None:
         """
@@ -209,7 +220,7 @@ class Journal:
 
     def anchors(self) -> tuple[int, ...]:
         """Return the steps whose restart states are kept, in ascending order."""
-        return tuple(sorted(_step_of(key) for key in self._keys("anchor")))
+        return tuple(sorted(step_of(key) for key in self._keys("anchor")))
 
     def _agree_on_anchors(self) -> tuple[int, ...]:
         """Return the steps whose restart states all ranks keep; what only some of them have is deleted."""
@@ -238,7 +249,7 @@ class Journal:
         steps = self.anchors()
         if not steps:
             return False
-        self._gap = max(self._gap, _least_gap(steps))
+        self._gap = max(self._gap, least_gap(steps))
         surplus: list[int] = []
         while not surplus:
             self._gap *= 2
@@ -261,7 +272,7 @@ class Journal:
         A later process has to run the steps again that were the first to use a static value.
         """
         self._store("reverse", place.end, place, f"reverse sweep down to step {place.end}", 2)
-        ends = [_step_of(key) for key in self._keys("reverse")]
+        ends = [step_of(key) for key in self._keys("reverse")]
         anchors = self.anchors()
         needed = {max((anchor for anchor in anchors if anchor <= step), default=0) for step, *_ in place.met}
         for step in anchors:
@@ -328,7 +339,7 @@ class Journal:
         found, step, reached = None, 0, -math.inf
         while True:
             while keys and found is None:
-                step = _step_of(keys.pop())
+                step = step_of(keys.pop())
                 found = self._load(name, step)
                 reached = -math.inf if found is None else float(sign * step)
             ahead = reached > -agree(-reached)
@@ -384,11 +395,3 @@ class Journal:
                 RuntimeWarning,
                 stacklevel=4,
             )
-
-
-def _step_of(key: str) -> int:
-    return int(key.rpartition("/")[2])
-
-
-def _least_gap(steps: Sequence[int]) -> int:
-    return int(np.diff([0, *steps]).min())

@@ -16,7 +16,7 @@ from typing import Any, final
 
 import numpy as np
 
-FORMAT = "6"
+FORMAT = "7"
 """What entries say, and what their checksums are of: another one where either changes."""
 # Code of another program differs in hundreds of names.
 _MOST_SHOWN = 20
@@ -114,9 +114,11 @@ class Begin:
 
     Args:
         named: What its code finds by names, for the message where it differs.
+        first: A checksum of the state after the first step; None where the entry was lost, and is not the first one.
     """
 
     named: tuple[tuple[str, str], ...] = ()
+    first: int | None = None
 
 
 @final
@@ -208,3 +210,13 @@ def shown(now: Sequence[tuple[str, str]], then: Sequence[tuple[str, str]]) -> tu
     names = [name for name in both[0] | both[1] if both[0].get(name) != both[1].get(name)][:_MOST_SHOWN]
     first, second = ({name: one[name] for name in names if name in one} for one in both)
     return first, second
+
+
+def step_of(key: str) -> int:
+    """Return the step of an entry, with which its key ends."""
+    return int(key.rpartition("/")[2])
+
+
+def least_gap(steps: Sequence[int]) -> int:
+    """Return the fewest steps from one restart state to the next, of which the first is the beginning."""
+    return int(np.diff([0, *steps]).min())

@@ -30,6 +30,7 @@ def restore_forward(rule: Any, resumption: Resumption, first: Any) -> None:
     Raises:
         ResumeError: A static value or an input is another one than in the earlier run. Nothing that follows from it is
             kept.
+        DeterminismError: The first step gave another result, of which nothing is kept either.
     """
     ended = resumption.find_final()
     place = ended or resumption.find_forward()
@@ -37,6 +38,7 @@ def restore_forward(rule: Any, resumption: Resumption, first: Any) -> None:
         resumption.take_up(None)
         return
     rule.bypass.note(first.take()[0].tape)  # what it saved goes, and its results
+    resumption.check_first([*rule.bypass.statics.values()])
     anchors = resumption.anchors(place.step)
     again = 1 + _meet_statics(rule, resumption, anchors)
     resumption.take_up(place)

@@ -47,9 +47,9 @@ class Resumption:
     """
 
     __slots__ = (
-        "_changes", "_cost", "_differentiated", "_has_ended", "_inputs", "_is_new", "_journal", "_met", "_next",
-        "_nodes", "_policy", "_read", "_read_input", "_reversed", "_saved_at", "_start", "_structures", "earlier",
-        "incoming", "nodes_then", "statics",
+        "_changes", "_cost", "_differentiated", "_first", "_has_ended", "_inputs", "_is_new", "_journal", "_met",
+        "_next", "_nodes", "_policy", "_read", "_read_input", "_reversed", "_saved_at", "_start", "_structures",
+        "_verify", "earlier", "incoming", "nodes_then", "statics",
     )  # fmt: skip
 
     def __init__(
@@ -75,6 +75,7 @@ class Resumption:
         self._nodes, self.nodes_then = nodes, -1  # of the tape around when the loop begins, and when it began then
         self._met: list[int] = []  # the checksums of a reverse sweep without the end of its forward sweep
         self.incoming = 0
+        self._first, self._verify = 0, False  # a checksum of the state after the first step, and whether it is compared
         # See `Links.inputs` and `Links.describe_inputs`.
         self._inputs, self._differentiated = dict[int, int](), ""
         self.earlier = 0  # steps that other processes ran before what was taken up of them
@@ -88,16 +89,16 @@ class Resumption:
         """See `Journal.label`."""
         return self._journal.label
 
-    def begin(self, after: list[Any]) -> None:
+    def begin(self, after: list[Any], *, verify: bool = True) -> None:
         """
         Write from here on: there is a plan, and the leaves of the state after the first step are such that can be kept.
 
         Raises:
             TraceError: They have derivatives from outside; nothing is written, which nobody could go on from.
         """
-        for leaf in after:
-            plain(leaf)
-        self._journal.begin()
+        checks = repr(checksums_of([plain(leaf) for leaf in after]))
+        self._first, self._verify = compute_crc32c(np.frombuffer(checks.encode(), np.uint8)), verify
+        self._journal.begin(self._first)
 
     def save_plan(self, plan: Plan) -> None:
         """Keep the schedule that was chosen, and what was measured for it."""
@@ -180,6 +181,8 @@ class Resumption:
         self._journal.forget_anchors(0 if place is None else place.step)
         if place is not None:
             self._changes.take_up(place.changed, place.left)
+        elif not self._is_new:
+            self._journal.save_begin(self._first)  # nothing came of the first step of the run before
 
     def reached(self, arrays: Sequence[Any]) -> list[Any] | None:
         """
@@ -201,6 +204,20 @@ class Resumption:
                 return None
             found.append(array)
         return found
+
+    def check_first(self, values: Sequence[Any]) -> None:
+        """
+        Compare the static values that the first step met, and what it gave, with those of the earlier run.
+
+        Raises:
+            ResumeError: A static value is another one.
+            DeterminismError: The state after the step is.
+        """
+        for number, (value, (_, crc, _)) in enumerate(zip(values, self.statics, strict=False)):
+            self._check_static(number, checksum_of(value), crc)
+        then = self._journal.first
+        if self._verify and then is not None and then != self._first:
+            self._journal.directory.refuse_step(self._first, then)
 
     def check_statics(self, values: Sequence[Any], below: int) -> None:
         """Compare the static values that the steps below one have met with those of the earlier run."""
