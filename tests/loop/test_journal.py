@@ -482,6 +482,37 @@ def test_a_failing_disk_does_not_end_a_run(tmp_path, expected, number, lasting):
     assert len(list(Path("/proc/self/fd").iterdir())) == before
 
 
+def test_values_of_a_function_are_compared_by_bits_that_mean_something(tmp_path):
+    """What pads an extended float means nothing; two that are no numbers, and shown alike, are told by checksums."""
+
+    def check(value):
+        directory = ResumeDirectory(tmp_path / "run")
+        try:
+            assert directory.storage.keys() is not None
+            directory.check_value(value)
+        finally:
+            directory.close()
+
+    x, y = np.array(1.5, np.longdouble), np.array(1.5, np.longdouble)
+    if np.finfo(np.longdouble).nmant == 63:
+        y.reshape(1).view(np.uint8)[10:] = 7
+    check(x)
+    check(y)
+    with pytest.raises(ResumeError, match=r"value of the function: np\.longdouble\('2\.5'\) now"):
+        check(np.longdouble(2.5))
+    shutil.rmtree(tmp_path / "run")
+    check(np.float64(np.nan))
+    both = r"function: \S*nan\S* with the checksum \w{8} now, \S*nan\S* with the checksum \w{8} in"
+    with pytest.raises(ResumeError, match=both):
+        check(np.copysign(np.float64(np.nan), -1.0))
+
+
+def test_a_refusal_always_says_what_differs(tmp_path):
+    """Also where two that differ have one text."""
+    with pytest.raises(ResumeError, match="has\n  a sum: 1 now, 1 in"):
+        ResumeDirectory(tmp_path / "run").refuse("The call", {"a sum": "1"}, {"a sum": "1"})
+
+
 def begun_on_a_small_disk(tmp_path, limit):
     """A journal in a file that can have so many bytes."""
 

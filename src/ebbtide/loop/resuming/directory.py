@@ -19,7 +19,7 @@ from ebbtide.agree import agree
 from ebbtide.arrays.context import Context, current, entered
 from ebbtide.budget import parse_directory
 from ebbtide.errors import DeterminismError, ResumeError, StorageError, TraceError
-from ebbtide.storage import Disk, Storage
+from ebbtide.storage import Disk, Storage, compute_crc32c_of_values
 from ebbtide.storage.durable import is_held
 from ebbtide.storage.failures import StorageLockedError, make_error, unusable_number
 from ebbtide.storage.marks import NEWEST, read_record
@@ -203,7 +203,7 @@ class ResumeDirectory:
             value: A number or an array without axes.
 
         Raises:
-            ResumeError: It is another one, bit by bit.
+            ResumeError: It is another one, in a bit that means something.
         """
         if self._disk is None:
             return  # there is no loop
@@ -217,8 +217,11 @@ class ResumeDirectory:
         if agree(then is None) or then is None:  # a rank whose steps disagree begins anew, and all with it
             with suppress(StorageError):  # where there is no room, it is not compared
                 self._disk.replace(_KEY, [now], kind=_VALUE)
-        elif (now.dtype, now.tobytes()) != (then.dtype, then.tobytes()):
-            self.refuse("The call", {_VALUE: repr(now[()])}, {_VALUE: repr(then[()])})
+        elif (sums := [(x.dtype, x.shape, compute_crc32c_of_values(x)) for x in (now, then)])[0] != sums[1]:
+            texts = [repr(now[()]), repr(then[()])]
+            if texts[0] == texts[1]:  # two that are no numbers
+                texts = [f"{text} with the checksum {crc:08x}" for text, (*_, crc) in zip(texts, sums, strict=True)]
+            self.refuse("The call", {_VALUE: texts[0]}, {_VALUE: texts[1]})
 
     def refuse(self, owner: str, now: Mapping[str, str], then: Mapping[str, str]) -> NoReturn:
         """
@@ -232,10 +235,10 @@ class ResumeDirectory:
         Raises:
             ResumeError: Always; shows what is not the same.
         """
+        names = [*{**now, **then}]
         lines = [
             f"  {name}: {now.get(name, 'nothing')} now, {then.get(name, 'nothing')} in {self.path}"
-            for name in {**now, **then}
-            if now.get(name) != then.get(name)
+            for name in [name for name in names if now.get(name) != then.get(name)] or names
         ]
         first = f"The directory {self.path} holds the unfinished run of another call. {owner} has"
         last = f"Make the same call as before, or remove what is there with `ebbtide clean {self.path}`."
