@@ -482,6 +482,16 @@ def test_a_failing_disk_does_not_end_a_run(tmp_path, expected, number, lasting):
     assert len(list(Path("/proc/self/fd").iterdir())) == before
 
 
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EFBIG], ids=errno.errorcode.get)
+def test_a_warning_names_the_argument_of_the_user(number, tmp_path):
+    """That is `resume=`, where the storage would have another `directory=`."""
+    directory, journal = begun_on_a_small_disk(tmp_path, 400_000, number)
+    with pytest.warns(RuntimeWarning, match=r"could not be written: .* give a\w* resume=") as caught:
+        journal.save_anchor(1, Leaves([np.zeros(100_000)]))
+    assert not any("directory=" in str(one.message) for one in caught)
+    directory.finish()
+
+
 def test_values_of_a_function_are_compared_by_bits_that_mean_something(tmp_path):
     """What pads an extended float means nothing; two that are no numbers, and shown alike, are told by checksums."""
 
@@ -513,12 +523,12 @@ def test_a_refusal_always_says_what_differs(tmp_path):
         ResumeDirectory(tmp_path / "run").refuse("The call", {"a sum": "1"}, {"a sum": "1"})
 
 
-def begun_on_a_small_disk(tmp_path, limit):
+def begun_on_a_small_disk(tmp_path, limit, number=errno.ENOSPC):
     """A journal in a file that can have so many bytes."""
 
     def allocate(descriptor, offset, nbytes):
         if offset + nbytes > limit:
-            raise OSError(errno.ENOSPC, "No space left")
+            raise OSError(number, os.strerror(number))
 
     directory = ResumeDirectory(tmp_path / "run", system=replace(FAST, allocate=allocate))
     journal = Journal(directory, {})

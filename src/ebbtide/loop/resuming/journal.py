@@ -389,7 +389,8 @@ class Journal:
     def _warn_of_refusal(self, error: StorageError | None, outcome: str) -> None:
         if not self.directory.warned:
             self.directory.warned = True
-            reason = error or "another process failed."
+            # The storage does not know under which name the user gave the directory.
+            reason = str(error or "another process failed.").replace(" directory=", " resume=")
             warnings.warn(
                 f"The journal of loop {self._loop} could not be written: {reason} The run goes on; {outcome}.",
                 RuntimeWarning,
