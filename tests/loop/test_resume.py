@@ -166,6 +166,28 @@ def test_what_differs_in_the_code_is_named(other: str, tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+def test_other_arguments_that_are_differentiated_are_named(tmp_path: Path) -> None:
+    """What a step uses has the same value, and a derivative in one of two calls."""
+
+    def run(numbers: Any, stop: int = 0) -> None:
+        ticker = Ticker(stop)
+
+        def f(u: Any, factor: Any) -> Any:
+            def step(x: Any, i: int) -> Any:
+                ticker.met()
+                return np.sin(x) * factor
+
+            return np.sum(timeloop(step, u, 9, resume_every=2))
+
+        grad(f, numbers, resume=tmp_path / "run")(U, FACTOR)
+
+    with pytest.raises(KeyboardInterrupt):
+        run((0, 1), 7)
+    with pytest.raises(ResumeError, match=f"factor in the code: {DIGEST} now, an array with a derivative in"):
+        run(0)
+    run((0, 1))
+
+
 @pytest.mark.parametrize("count", [30, 600])
 def test_of_many_names_a_few_are_told(count: int, tmp_path: Path) -> None:
     """Of code that differs in many names the first are named; of more than are kept the digests alone tell."""

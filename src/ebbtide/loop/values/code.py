@@ -13,9 +13,11 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, final
 
 from ebbtide.arrays.reach import named_in
+from ebbtide.arrays.traced import TracedArray
 from ebbtide.loop.values.code_parts import Cached, Held, Reader, is_code, is_data
 from ebbtide.loop.values.plain_data import PlainData, digest
 from ebbtide.program.jit import Jitted
+from ebbtide.tape.node import Node
 
 # Rounds times values: what takes longer is cut short, as of 100,000 objects each of which knows the next and the last.
 _MOST_WORK = 4_000_000
@@ -102,8 +104,8 @@ def data_of(function: Any, *, with_code: bool = False) -> Mapping[str, str]:
         with_code: Whether there are texts of the code of the functions that it calls, too, by their names and `()`.
 
     Returns:
-        By names of modules, closures and attributes, and by "defaults of" a function: a number as it is, else 16
-        hexadecimal digits. Where several things have one name, of all of them.
+        By names of modules, closures and attributes, and by "defaults of" a function: a number as it is, of an array
+        with a derivative that it has one, else 16 hexadecimal digits. Where several things have one name, of all.
 
     Example:
         >>> seen = []
@@ -216,8 +218,8 @@ class _Graph:
         for name, texts in self._names:
             # An attribute or a name in a module has its name before it.
             values = texts[1:] if texts[0] == f"str {name!r}" else texts
-            is_plain = len(values) == 1 and isinstance(values[0], str) and len(values[0]) <= _MOST_SHOWN
-            named.setdefault(name, set()).add(values[0] if is_plain else digest("\0".join(self._inside(texts))))
+            shown = self._shown(values[0]) if len(values) == 1 else None
+            named.setdefault(name, set()).add(shown or digest("\0".join(self._inside(texts))))
         for function in self._values if with_code else ():
             if isinstance(function, types.FunctionType) and id(function.__code__) in self._numbers:
                 code = digest("\0".join(self._inside([self._numbers[id(function.__code__)]])))
@@ -225,6 +227,15 @@ class _Graph:
                 named.setdefault(f"{name}()", set()).add(code)
         joined = {name: ", ".join(sorted(one)) for name, one in named.items()}
         return {name: text if len(text) <= _MOST_SHOWN else digest(text) for name, text in joined.items()}
+
+    def _shown(self, text: Any) -> str | None:
+        """Return what a message says of the text of one value; None where that is too long, or says nothing."""
+        if isinstance(text, str):
+            return text if len(text) <= _MOST_SHOWN else None
+        value = self._values[text] if isinstance(text, int) else None
+        # A step that uses it has it as a static value.
+        is_differentiated = type(value) is TracedArray and isinstance(value._node, Node)
+        return "an array with a derivative" if is_differentiated else None
 
     def _inside(self, texts: Sequence[Any]) -> Iterator[str]:
         """Yield the texts of data, of code and of what they hold; of functions, classes and objects only the kind."""
