@@ -7,8 +7,10 @@ import os
 import pickle
 import stat
 import tempfile
+import threading
 import weakref
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,7 +19,7 @@ import pytest
 
 from ebbtide.errors import StorageError
 from ebbtide.quota import Quota
-from ebbtide.storage import Disk, StorageFullError, entry_nbytes, places
+from ebbtide.storage import Disk, StorageFullError, entry_nbytes, places, resources
 from ebbtide.storage.listing import list_storage
 from ebbtide.storage.places import start_of
 from ebbtide.storage.system import POSIX
@@ -445,6 +447,26 @@ def test_two_storages_share_a_directory(tmp_path):
     first.close()
     assert second.take(0)[0] == 1.0
     second.close()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_threads_that_meet_at_the_first_put_make_one_directory(tmp_path, monkeypatch):
+    """One of them makes it, and the storage removes it: another one of which nobody knows would stay."""
+    meeting, make = threading.Barrier(2), resources.make_scratch
+
+    def make_together(directory):
+        with suppress(threading.BrokenBarrierError):
+            meeting.wait(0.2)
+        make(directory)
+
+    monkeypatch.setattr(resources, "make_scratch", make_together)
+    with Disk(tmp_path) as storage:
+        threads = [threading.Thread(target=storage.reserve, args=(1, 1000)) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert list(tmp_path.iterdir()) == [storage.directory]
     assert list(tmp_path.iterdir()) == []
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from contextlib import suppress
 from io import FileIO
 from pathlib import Path
@@ -68,7 +69,7 @@ class Resources:
                 "A durable Disk storage needs a directory=, where it can be found again, and one for each rank."
             )
         self.pid = os.getpid()
-        self.ready = False
+        self.ready, self._opening = False, threading.Lock()
         self.directory: Path | None = None
         self._named = None if directory is None else find_absolute(directory)
         self._comm = comm
@@ -84,11 +85,16 @@ class Resources:
 
     def open(self) -> None:
         """
-        Make the directory and the file, and lock them.
+        Make the directory and the file, and lock them, unless another thread does so at the same time.
 
         Raises:
             StorageError: The directory or the file cannot be made, or another storage uses it.
         """
+        with self._opening:
+            if not self.ready:
+                self._open()
+
+    def _open(self) -> None:
         # An earlier attempt may have been interrupted.
         self.finish()
         parent = self._find_parent()
