@@ -14,6 +14,7 @@ from ebbtide.loop.planning.plan import Plan
 from ebbtide.loop.planning.predict import spare_tier
 from ebbtide.loop.stepping.steps import TapedStep
 from ebbtide.loop.stepping.swap import nodes_of
+from ebbtide.loop.values.state import bytes_of as bytes_of_leaves
 from ebbtide.schedules import Delete, EndForward, Forward, Mixed, Move, Position, Reverse, Snapshot
 from ebbtide.tape.forms import form_here
 from ebbtide.tape.holders import held_by
@@ -251,3 +252,12 @@ def bytes_asked(record: TapedStep) -> list[tuple[int, int]]:
         known = new | bytes_of(held_by(node))
         made += result
     return found
+
+
+def bytes_moved(nodes: list[Any], before: list[Any], after: list[Any]) -> int:
+    """Return the bytes of the leaves that a plain step makes, and the loop copies: all but those of the old state."""
+    left, made = {id(node) for node in before if node is not None}, []
+    for node, leaf in zip(nodes, after, strict=True):
+        made += [] if id(node) in left else [leaf]
+        left.discard(id(node))  # the second time it is copied, too
+    return bytes_of_leaves(made)

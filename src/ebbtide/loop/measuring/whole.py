@@ -19,7 +19,7 @@ from ebbtide.loop.holding.held import counted_bytes
 from ebbtide.loop.holding.share import held_steps, lenders_of
 from ebbtide.loop.measuring.first import First
 from ebbtide.loop.measuring.measure import bytes_passed
-from ebbtide.loop.measuring.moments import MOST_STEPS, Course, Moments, bytes_asked
+from ebbtide.loop.measuring.moments import MOST_STEPS, Course, Moments, bytes_asked, bytes_moved
 from ebbtide.loop.measuring.nested import LoopsInside, OneInside, find_left
 from ebbtide.loop.planning.plan import Plan
 from ebbtide.loop.planning.predict import count_saved, spare_beside_taped, table_bytes
@@ -33,6 +33,7 @@ from ebbtide.tape.blocks import BLOCK
 from ebbtide.tape.forms import form_here
 from ebbtide.tape.holders import held_by
 from ebbtide.tape.node import Node, nodes_before
+from ebbtide.tape.pager import Pager
 from ebbtide.tape.saved import bytes_of as bytes_saved
 from ebbtide.tape.saved import key_of
 
@@ -78,13 +79,15 @@ class Whole:
         # Bytes that a step saved at most, and is expected to; and of the state before the last one that the ledger had.
         self._widest, self._most, self._met, self.is_outgrown = 0, sys.maxsize, 0, False
 
-    def meet(self, leaves: list[Any], inputs: Any) -> None:
+    def meet(self, leaves: list[Any], inputs: Any, pager: Pager | None) -> None:
         """Take note of inputs, and of the initial state as the function made it, which it may hold to its end."""
         if self._ledger.report is not None:
             traced = _on_tape(leaves)
             self._reach([*traced, *_on_tape(flatten(inputs)[0])])
-            made = [leaf._value for leaf in traced if leaf._node.signature is not None]
-            self._given = [weakref.ref(owner_of(value)) for value in made if isinstance(value, np.ndarray)]
+            values = [leaf._value for leaf in traced if leaf._node.signature is not None]
+            # A part of an argument, or another shape of it, is the caller's, who has it after the function, too.
+            made = [one for one in values if isinstance(one, np.ndarray) and not (pager and pager.is_callers(one))]
+            self._given = [weakref.ref(owner_of(one)) for one in made]
 
     def begin(self, values: list[Any]) -> None:
         """Take note of what is there before the first step, with the leaves of the initial state."""
@@ -116,7 +119,7 @@ class Whole:
             met = {id(owner_of(value)) for value in statics if isinstance(value, np.ndarray)}
             others = [key for key in owners if key in met or self._ledger.count_holders(key)]
             self._gone = sum(owners.values()) - sum([owners[key] for key in others])
-            self._moved = _bytes_moved(first.record.state_nodes, first.record.state_leaves, first.after)
+            self._moved = bytes_moved(first.record.state_nodes, first.record.state_leaves, first.after)
             self._passed = bytes_passed(first, self._ledger)
             self._leaf = max([bytes_of([leaf]) for leaf in first.after], default=0)
             self._inner = self._find_inside(first, held)
@@ -346,15 +349,6 @@ def _can_be_followed(rule: Any) -> bool:
 def _bytes_of_steps(rule: Any) -> dict[int, int]:
     """Return what the steps saved that a loop holds on a tape, by their number, each with the state before it."""
     return {step: one.nbytes + one.before for step, one in held_steps(rule).items() if one.nbytes}
-
-
-def _bytes_moved(nodes: list[Any], before: list[Any], after: list[Any]) -> int:
-    """Return the bytes of the leaves that a plain step makes, and the loop copies: all but those of the old state."""
-    left, made = {id(node) for node in before if node is not None}, []
-    for node, leaf in zip(nodes, after, strict=True):
-        made += [] if id(node) in left else [leaf]
-        left.discard(id(node))  # the second time it is copied, too
-    return bytes_of(made)
 
 
 def _on_tape(leaves: list[Any]) -> list[Any]:
