@@ -142,6 +142,12 @@ def counted_bytes(rule: Any) -> int:
     return int(held_bytes(rule) + rule.room.waiting.nbytes + rule.snapshots.counted + buffers)
 
 
+def stays_bytes(rule: Any) -> int:
+    """Return the bytes of what steps on disk saved that stays in memory, as masks and constants do, but their nodes."""
+    stored = rule.snapshots.steps().items()
+    return int(max(0, sum([one.left for step, one in stored if step not in rule.records]) - rule.snapshots.left_behind))
+
+
 def beyond_initial_bytes(rule: Any) -> int:
     """Return the bytes of snapshots and of what steps saved, which are free where it goes back to its initial state."""
     position, sizes = rule.position, rule.plan.sizes

@@ -15,7 +15,7 @@ from ebbtide.arrays.containers import flatten
 from ebbtide.arrays.traced import TracedArray
 from ebbtide.errors import ScheduleError
 from ebbtide.ledger import SAVED, Ledger
-from ebbtide.loop.holding.held import counted_bytes
+from ebbtide.loop.holding.held import counted_bytes, stays_bytes
 from ebbtide.loop.holding.share import held_steps, lenders_of
 from ebbtide.loop.measuring.first import First
 from ebbtide.loop.measuring.measure import bytes_passed
@@ -208,7 +208,8 @@ class Whole:
         whole += plan.predicted_peak_bytes - known.predicted_peak_bytes
         if _is_followed(plan) and not position.open:
             # By now it is known what code after the loop has taken. Without a bound no step knows what it holds.
-            others = self._ledger.live - counted_bytes(rule) if rule.room.bounded else self._others
+            own = counted_bytes(rule) + stays_bytes(rule)  # which the moments have, too
+            others = self._ledger.live - own if rule.room.bounded else self._others
             more = max(0, others - self._others)
             with suppress(ScheduleError):  # the next action says that there is no way on
                 course = Course(position, rule.room.spare.is_there, stays=rule.room.spare.grown)

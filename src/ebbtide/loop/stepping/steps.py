@@ -50,6 +50,7 @@ class TapedStep:
             looks.
         within: These snapshots.
         before: Bytes that it saves, too, and that were in the ledger before it: of the state that the step before left.
+        left: Of *nbytes*, where that is on disk, those that stay in memory.
 
     Memory:
         The saved values of the step, until it is swept.
@@ -65,6 +66,7 @@ class TapedStep:
     nbytes: int = 0
     within: int = 0
     before: int = 0
+    left: int = 0
 
     @property
     def results(self) -> list[Node]:

@@ -53,7 +53,9 @@ class Swap:
             self._holders.append((node, place, number) if cell is None else (cell, None, number))
         self.arrays, self._views = cover(arrays)
         del arrays
+        before = self._ledger.live
         self.forget()
+        record.left = record.nbytes - (before - self._ledger.live)
 
     def forget(self) -> None:
         """Let the nodes forget the arrays."""
