@@ -363,7 +363,9 @@ class Ledger:
 
     def unshare(self, kind: str, key: int) -> int:
         """Count one holder of a buffer less; return the bytes that this frees."""
-        shared = self._owners[kind, key]
+        shared = self._owners.get((kind, key))
+        if shared is None:
+            return 0  # an interrupt came before it was counted
         shared[0] -= 1
         if shared[0]:
             return 0

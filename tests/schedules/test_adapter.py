@@ -26,6 +26,7 @@ from checkpoint_schedules import Revolve as TheirRevolve
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ebbtide import Budget, grad, timeloop
 from ebbtide.errors import ScheduleError
 from ebbtide.schedules import (
     Copy,
@@ -201,6 +202,25 @@ def test_saving_in_parts_goes_on():
     assert schedule.next_action(position) == Forward(start=4, stop=6, save=True)
     with pytest.raises(ScheduleError, match="does not pass"):
         schedule.next_action(Position(steps=6, state=4, saved=(0, 3)))
+
+
+@pytest.mark.parametrize("stop", [0, 2])
+def test_reversing_in_parts_goes_on(stop):
+    """So is one that reverses several steps at once, as a loop under a budget does these one by one."""
+    last = (Forward(start=0, stop=2, save=True, drop=True), Reverse(start=2, stop=0))
+    begin = (Forward(start=0, stop=stop, snapshot=True), Forward(start=stop, stop=6, save=True))[stop == 0 :]
+    middle = (EndForward(), Reverse(start=6, stop=stop), *((Move(step=0), *last) if stop else ()))
+    schedule = Recorded(6, (*begin, *middle, EndReverse()))
+    energy = lambda u: np.sum(timeloop(lambda u, i: u + 0.1 * np.sin(u), u, 6, schedule=schedule) ** 2)
+    u = np.linspace(0.1, 0.9, 300)
+    assert grad(energy, budget=Budget(memory="1 GiB"))(u).tobytes() == grad(energy)(u).tobytes()
+    check_schedule(schedule, 6)
+    position = Position(steps=6)
+    while (action := schedule.next_action(position)) is not None:
+        if isinstance(action, Reverse):
+            action = Reverse(start=action.start, stop=action.start - 1)
+        position = position.after(action)
+    assert position.finished
 
 
 def test_a_position_off_the_trace_is_refused():

@@ -15,8 +15,9 @@ import ebbtide
 from ebbtide.loop.resuming.directory import ResumeDirectory
 from ebbtide.storage import Disk
 from ebbtide.storage.listing import list_storage
+from ebbtide.storage.worker import Worker
 
-from .helpers import count_descriptors
+from .helpers import count_descriptors, storage_threads
 
 SOURCE = str(Path(ebbtide.__path__[0]))
 
@@ -92,3 +93,35 @@ def test_an_interrupt_while_a_storage_is_listed(tmp_path: Path) -> None:
         if found is not None:
             break
     assert at > 10
+
+
+def test_an_interrupt_while_the_thread_is_ended(tmp_path: Path) -> None:
+    """Ctrl-C at any line at which a storage ends its thread leaves none that waits for jobs."""
+    for at in itertools.count(1):
+        storage, count = Disk(tmp_path, buffer="1 MiB"), 0
+        storage.put(0, [np.arange(3)])
+        storage.prefetch([0])
+        assert len(storage_threads()) == 1
+
+        def met(frame: Any, event: str, argument: Any) -> Any:
+            nonlocal count
+            if frame.f_code is not Worker.stop.__code__:
+                return None
+            count += event == "line"
+            if count == at:
+                raise KeyboardInterrupt
+            return met
+
+        sys.settrace(met)
+        try:
+            storage.close()
+        except KeyboardInterrupt:
+            storage.close()
+        finally:
+            sys.settrace(None)
+        for thread in storage_threads():
+            thread.join(5.0)
+        assert storage_threads() == []
+        if count < at:
+            break
+    assert at > 3

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, cast, final
 
@@ -62,6 +63,7 @@ class Recorded(Schedule):
         for index, action in enumerate(self.actions):
             state = _number(position.state)
             self._places.setdefault(_key(position), []).append((state, state, index))
+            self._note_between(position, action, index)
             try:
                 position = position.after(action)
             except ScheduleError as error:
@@ -82,6 +84,15 @@ class Recorded(Schedule):
     def __reduce__(self) -> tuple[type, tuple[int, tuple[Action, ...]]]:
         return type(self), (self.steps, self.actions)
 
+    def _note_between(self, position: Position, action: Action, index: int) -> None:
+        """Take note of where a loop stands that reverses the steps of one action step by step, as under a budget."""
+        if isinstance(action, Reverse):
+            with suppress(ScheduleError):  # it cannot be followed, as is told
+                for step in range(action.start - 1, action.stop, -1):
+                    position = position.after(Reverse(start=step + 1, stop=step))
+                    state = _number(position.state)
+                    self._places.setdefault(_key(position), []).append((state, state, index))
+
     def next_action(self, position: Position) -> Action | None:
         """See `Schedule.next_action`; it finds the position in the trace by its hash."""
         if position.finished:
@@ -99,7 +110,7 @@ class Recorded(Schedule):
                 action = self.actions[index]
                 if isinstance(action, Forward) and action.start < state:
                     return Forward(start=state, stop=action.stop, save=action.save)
-                return action
+                return Reverse(start=position.end, stop=action.stop) if isinstance(action, Reverse) else action
         held = [snapshot.step for snapshot in position.snapshots]
         raise ScheduleError(
             f"The trace does not pass this position: {position.reversed} of {position.steps} steps reversed, the "

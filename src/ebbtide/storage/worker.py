@@ -153,10 +153,13 @@ class Worker:
 
     def stop(self) -> None:
         """End the thread after the jobs that are not cancelled; no more jobs may come."""
-        thread, self._thread = self._thread, None
-        if thread is not None and thread.ident is not None:
+        thread = self._thread
+        if thread is not None:
+            # First of all, so that an interrupt leaves no thread that waits; also to one that may just be starting.
             self._jobs.put(None)
-            thread.join(_PATIENCE)
+            if thread.ident is not None:
+                thread.join(_PATIENCE)
+            self._thread = None
 
 
 def _serve(jobs: queue.SimpleQueue[Job | None]) -> None:
