@@ -900,3 +900,36 @@ def test_the_least_does_for_kept_pullbacks_whatever_the_clock_chooses(after: str
             least = error.least
     for schedule in (Periodic(1, 1), Periodic(3, 1), Periodic(6, 1), Revolve(1)):
         assert run(least, schedule) == expected
+
+
+def _covariance(p: Any, a: Any) -> Any:
+    p = a @ p @ a.T
+    observed = np.full((80, 160), 1e-3)
+    return p - 0.1 * observed.T @ np.sin(observed @ p)
+
+
+def _selected(p: Any, a: Any) -> Any:
+    p = np.cumsum(np.einsum("ij,jk->ik", a, np.where(p > 0.5, 0.9 * p, p)), 0) * 0.01 * a
+    return np.cumsum(np.where(p.T > 0.5, 0.9 * p.T, p.T), 0) * 0.005
+
+
+@pytest.mark.parametrize("step", [_covariance, _selected])
+def test_what_a_step_that_does_not_fit_gives_up_is_measured_as_held(step: Any) -> None:
+    """It was missing in what the step takes for a moment, so that the least of the first refusal was refused, too."""
+    a = 0.9 * np.eye(160) + 0.001
+    costs = Costs(forward=1.0, reverse=2.0)
+
+    def f(a: Any) -> Any:
+        return np.sum(timeloop(lambda p, _: step(p, a), np.eye(160), 24, costs=costs))
+
+    def gradient(memory: int) -> Any:
+        return grad(f, budget=Budget(memory))(a)
+
+    with pytest.raises(BudgetError) as refused:
+        gradient(1)
+    least = refused.value.least
+    gradient(least)
+    for memory in (least // 2, least * 3 // 4, least - 1):
+        with pytest.raises(BudgetError) as refused:
+            gradient(memory)
+        assert refused.value.least == least

@@ -202,7 +202,7 @@ class Pager:
             self.ledger.hold(cell, owner, self._entries.find(node, signature, position, array))
         self._cells.append(weakref.ref(cell))
         if self.passed is not None:
-            cell.value, cell.dropped = None, True
+            cell.give_up(self.ledger.meters)
         return cell
 
     # Cotangents.
@@ -353,7 +353,7 @@ class Pager:
             if cell.size is None:
                 cell.size = self._sizes.find([owner_of(parts_of(cell.value)[0])])
             stays = type(cell.value) is np.ndarray and stays_held(owner_of(cell.value), node, self.ledger, True)
-            cell.value, cell.dropped = None, True
+            cell.give_up(self.ledger.meters)
             if not (stays or self._would_be_paged(cell)):
                 self.ledger.hold(cell, cell.size)
 

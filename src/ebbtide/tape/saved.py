@@ -54,12 +54,18 @@ class SavedValue:
     __slots__ = ("__weakref__", "crc", "dropped", "page", "size", "type", "value")
 
     def __init__(self, value: Any, crc: int | None) -> None:
-        self.value = value
+        self.value: Any = value
         self.crc = crc
         self.page: Any = None
         self.dropped = False
         self.size: Any = None
         self.type: Any = None
+
+    def give_up(self, meters: list[Any]) -> None:
+        """Forget the array for good; meters have it count as long as this stands for it."""
+        for meter in meters:
+            meter.miss(self, [owner_of(part) for part in parts_of(self.value)])
+        self.value, self.dropped = None, True
 
     def open(self, node: Any) -> Any:
         """

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 import tracemalloc
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
@@ -90,6 +91,92 @@ class First:
         self.record = self.results = None
 
 
+@final
+class _Missed:
+    """
+    An array that a step gave up as it does not fit, which a budget that is enough would have held.
+
+    Args:
+        nbytes: Its bytes.
+        meters: Have it count when it is gone.
+    """
+
+    __slots__ = ("_cells", "_is_gone", "_meters", "_nbytes")
+
+    def __init__(self, nbytes: int, meters: list[Meter]) -> None:
+        self._nbytes, self._meters, self._cells, self._is_gone = nbytes, meters, 0, False
+
+    def hold(self, cell: Any) -> None:
+        """Have it count as long as a cell stands for it."""
+        self._cells += 1
+        weakref.finalize(cell, self._let_go).atexit = False
+
+    def _let_go(self) -> None:
+        self._cells -= 1
+        if self._is_gone and not self._cells:
+            self._count(-self._nbytes)
+
+    def end(self) -> None:
+        """Take note that the array is gone."""
+        self._is_gone = True
+        if self._cells:
+            self._count(self._nbytes)
+
+    def _count(self, nbytes: int) -> None:
+        for meter in self._meters:
+            meter.count(-nbytes)
+
+
+@final
+class _Meters:
+    """
+    Measures in a block what a step takes of memory, and what of that is in no ledger.
+
+    Arrays that it gives up where it does not fit count as if it held them, so that the least is known in any case.
+    """
+
+    __slots__ = ("_all", "_missed", "_unlisted")
+
+    def __init__(self) -> None:
+        assert Meter is not None
+        self._all, self._unlisted = Meter(), Meter()
+        self._missed: dict[int, _Missed] = {}
+
+    def __enter__(self) -> None:
+        self._all.__enter__()
+        self._unlisted.__enter__()
+
+    def __exit__(self, *error: Any) -> None:
+        self._unlisted.__exit__(*error)
+        self._all.__exit__(*error)
+
+    def count(self, nbytes: int) -> None:
+        """Say that so many bytes more are in the ledger."""
+        self._unlisted.count(nbytes)
+
+    def miss(self, cell: Any, owners: list[Any]) -> None:
+        """Have arrays that are given up count as long as a cell stands for them."""
+        for owner in owners:
+            missed = self._missed.get(id(owner))
+            if missed is None:
+                missed = self._missed[id(owner)] = _Missed(owner.nbytes, [self._all, self._unlisted])
+                weakref.finalize(owner, self._end, id(owner)).atexit = False
+            missed.hold(cell)
+
+    def _end(self, key: int) -> None:
+        self._missed.pop(key).end()
+
+    @property
+    def peak(self) -> int:
+        """The most bytes at a time."""
+        return self._all.beyond
+
+    @property
+    def beyond(self) -> int:
+        """The most of them in no ledger."""
+        return self._unlisted.beyond
+
+
 def run_first(stepper: Stepper, values: list[Any], ledger: Ledger, allowed: Budget | None) -> First:
     """
     Run the first step on a tape.
@@ -104,7 +191,7 @@ def run_first(stepper: Stepper, values: list[Any], ledger: Ledger, allowed: Budg
     # No file is written before it is known that there is a plan.
     bound = None if ledger.limit is None or allowed is None else Budget(allowed.memory)
     pager = Pager(ledger, bound, around=stepper.region.outer.pager)
-    meter = None if ledger.limit is None or Meter is None else Meter()
+    meter = None if ledger.limit is None or Meter is None else _Meters()
     given_up = ledger.given_up
     lendings = ledger.lendings
     tracing = measured_peak() if tracemalloc.is_tracing() else nullcontext()
@@ -157,7 +244,7 @@ def run_instead(stepper: Stepper, values: list[Any], first: First, ledger: Ledge
 
 
 @contextmanager
-def _gathering(ledger: Ledger, meter: Meter | None) -> Iterator[list[Any]]:
+def _gathering(ledger: Ledger, meter: _Meters | None) -> Iterator[list[Any]]:
     """Tell a meter what is counted in the block, and have loops that are refused there run on; see `loop/refused`."""
     before, meters, found = ledger.refusals, ledger.meters, list[Any]()
     ledger.refusals, ledger.meters = found, meters if meter is None else [*meters, meter]

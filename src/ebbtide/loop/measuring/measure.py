@@ -92,6 +92,16 @@ def _bytes_passed_on(values: list[Any], first: First, ledger: Ledger) -> int:
     return sum(found.values())
 
 
+def _bytes_made(values: list[Any], first: First) -> int:
+    """Return the bytes of the leaves of the state after the first step that lie in memory which it has made."""
+    assert first.record is not None
+    others = [*values, *[met._value for _, met in first.record.tape.statics.values()]]
+    known = {id(owner_of(one)) for one in others if isinstance(one, np.ndarray)}
+    made = zip(first.record.state_nodes, first.after, strict=True)
+    owners = {id(one := owner_of(leaf)): one for node, leaf in made if node is not None and type(leaf) is np.ndarray}
+    return sum([one.nbytes for key, one in owners.items() if key not in known])
+
+
 def bytes_passed(first: First, ledger: Ledger) -> int:
     """Return the bytes of the leaves of the state after the first step that it saved as they are."""
     assert first.record is not None
@@ -145,7 +155,11 @@ def measure_alone(
     taken = _most_taken(first, sizes)
     known = lone and is_known(record)
     waits = not agree(not (known and sizes.sweep > most))
-    takes = agree(not is_plain(record) and taken + sizes.state + sizes.gradients > has_room)
+    # NumPy converts numbers block by block, in memory that no array has. What it returns the function makes, too.
+    block, made = min(BLOCK, 2 * _largest(record)), _bytes_made(values, first)
+    takes = not is_plain(record) and taken - made + block + sizes.state + sizes.gradients > has_room
+    # Where it cannot be known what the function takes, that run tells nothing, and may take more than the function.
+    looks, takes = agree(takes and lone), agree(takes)
     # A step with a loop in it took 32 KiB to 41 KiB of the interpreter's own.
     # With tangents what a step began with is there to its end; the function alone lets go of it earlier.
     beside_it = (3 if current().derived else 2) * sizes.state + beside + sizes.interpreter
@@ -158,19 +172,18 @@ def measure_alone(
     free = known and 0 < 4 * count < 3 * gaining and everything > room and sizes.state >= BLOCK and is_own(stepper)
     free = free and (plain is not None or ledger.live + beside_it <= ledger.limit)
     free = not agree(not free)
-    if not (waits or takes or free):
-        # The function alone takes a state at least, for what it returns.
-        unseen = 0 if hides_nothing(record) else taken - sizes.seen - sizes.state
-        return replace(sizes, unseen=max(0, unseen)), known_time, 0
+    if not (waits or looks or free):
+        run = taken - made + block if takes else taken - sizes.state
+        unseen = 0 if hides_nothing(record) else run - sizes.seen
+        return replace(sizes, unseen=max(0, unseen), run=max(sizes.run, run if takes else 0)), known_time, 0
     freed = 0
     if plain is None:
         plain, sizes, freed = _run_beside(stepper, values, first, sizes, ledger, mark, beside_it)
         taken = _most_taken(first, sizes)
     function = plain.meter.peak if plain.meter is not None and plain.meter.exact and lone else 0
-    # NumPy converts numbers block by block, in memory that no array has.
-    block = min(BLOCK, 2 * _largest(record)) + beside
+    function -= beside
     alone = max(0, min(function - block, sizes.sweep - most)) if waits else 0
-    run = taken - function + block
+    run = taken - max(function, made) + block
     sizes = replace(sizes, alone=alone, unseen=0 if hides_nothing(record) else max(0, run - sizes.seen))
     if function > block and first.unlisted is not None:
         sizes = replace(sizes, covered=function - block - first.unlisted)
