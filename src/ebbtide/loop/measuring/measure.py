@@ -159,7 +159,7 @@ def measure_alone(
     block, made = min(BLOCK, 2 * _largest(record)), _bytes_made(values, first)
     takes = not is_plain(record) and taken - made + block + sizes.state + sizes.gradients > has_room
     # Where it cannot be known what the function takes, that run tells nothing, and may take more than the function.
-    looks, takes = agree(takes and lone), agree(takes)
+    looks, takes = agree((takes and lone, takes))
     # A step with a loop in it took 32 KiB to 41 KiB of the interpreter's own.
     # With tangents what a step began with is there to its end; the function alone lets go of it earlier.
     beside_it = (3 if current().derived else 2) * sizes.state + beside + sizes.interpreter
