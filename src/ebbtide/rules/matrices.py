@@ -62,8 +62,11 @@ def on_diagonal(d: Any) -> Any:
 
 def half_triangle(n: int, upper: bool, dtype: Any) -> Any:
     """Return ones in one triangle and one half on the diagonal: what a matrix that is stored there is made with."""
-    ones = np.tri(n, dtype=real_of(dtype))
-    return (ones.T if upper else ones) - np.eye(n, dtype=real_of(dtype)) / 2
+    # In the memory of one array, which is all that is known of it before the rule runs: it took three for a moment, and
+    # gradients of Cholesky factors one more than their budget.
+    made = np.tri(n, dtype=real_of(dtype))
+    np.fill_diagonal(made, 0.5)
+    return made.T if upper else made
 
 
 def completed(a: Any, upper: bool) -> Any:

@@ -11,7 +11,7 @@ from typing import Any, final
 
 import numpy as np
 
-from ebbtide.arrays.array_type import ArrayType, type_of
+from ebbtide.arrays.array_type import ArrayType, owner_of, type_of
 from ebbtide.arrays.constants import PYTHON_NUMBERS
 from ebbtide.arrays.containers import flatten, is_array, unflatten
 from ebbtide.arrays.context import current, value_trace
@@ -137,9 +137,27 @@ class TapedStep:
         for leaf in wanted:
             pair = (None, False) if leaf is None else found.pop()
             pairs.append(None if pair[0] is None else pair)
+        _part(pairs)
         first, last = len(self.state_leaves), len(leaves)
         sums = {key: pair for key, pair in zip(statics, pairs[last:], strict=True) if pair is not None}
         return pairs[:first], pairs[first:last], sums
+
+
+def _part(pairs: list[Any]) -> None:
+    """
+    Copy the cotangents that keep more memory than their own, as the real part of a complex array does.
+
+    They wait for the step before, for which a plan has as much room as a state takes: of a transform in each step they
+    took two, and calls half a state more than their budget. With or without one, so that bits are the same.
+    """
+    held: dict[int, int] = {}
+    owners = [owner_of(pair[0]) if pair is not None and type(pair[0]) is np.ndarray else None for pair in pairs]
+    for pair, owner in zip(pairs, owners, strict=True):
+        if owner is not None:
+            held[id(owner)] = held.get(id(owner), 0) + pair[0].nbytes
+    for place, owner in enumerate(owners):
+        if owner is not None and owner.nbytes > held[id(owner)]:
+            pairs[place] = pairs[place][0].copy(), True
 
 
 @final
