@@ -134,10 +134,15 @@ class TapedStep:
         found = sweep(self.tape, seeds, [leaf for leaf in wanted if leaf is not None], retain=retain)
         found.reverse()
         pairs: list[Any] = []
+        are_parts = False
         for leaf in wanted:
             pair = (None, False) if leaf is None else found.pop()
             pairs.append(None if pair[0] is None else pair)
-        _part(pairs)
+            value: Any = pair[0]
+            if type(value) is np.ndarray and type(value.base) is np.ndarray:
+                are_parts |= value.base.nbytes > value.nbytes
+        if are_parts:
+            _part(pairs)
         first, last = len(self.state_leaves), len(leaves)
         sums = {key: pair for key, pair in zip(statics, pairs[last:], strict=True) if pair is not None}
         return pairs[:first], pairs[first:last], sums
