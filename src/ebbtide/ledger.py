@@ -112,7 +112,7 @@ class Ledger:
         # is held so many bytes are not beyond it. And the tickets of what is kept, by the address of the owner.
         self.alone = 0
         self.kept: dict[int, _Ticket] = {}
-        self.meters: list[Any] = []  # those of steps that are measured, which are told what is counted here
+        self.meters: list[Any] = []  # those of steps that are measured: told what is counted, and given up
         self.refusals: list[Any] | None = None  # of loops in a step that is measured: (error, plan); else None
         self.phase = "forward"
         self.timeline: Timeline | None = None

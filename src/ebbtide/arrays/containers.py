@@ -82,24 +82,25 @@ def has_vectors(tree: Any) -> bool:
 
 def map_vectors(change: Callable[[Any], Any], tree: Any) -> Any:
     """Return a container with *change* of each traced vector in its place."""
-    if not has_vectors(tree):
-        return tree
-    leaves, structure = optree.tree_flatten(tree, namespace=_NAMESPACE)
-    changed = [change(leaf) if type(leaf) is TracedVector else leaf for leaf in leaves]
-    return optree.tree_unflatten(structure, changed)
+    return _changed(lambda leaf: change(leaf) if type(leaf) is TracedVector else leaf, tree)
 
 
 def map_plain_vectors(change: Callable[[Any], Any], tree: Any) -> Any:
     """Return a container with *change* of the array of each vector of the user's in its place."""
-    if not has_vectors(tree):
-        return tree
 
     def changed(leaf: Any) -> Any:
         array, kind = (leaf, None) if type(leaf) is TracedVector else lowered(leaf)
         return leaf if kind is None else vector_of(kind, change(array))
 
+    return _changed(changed, tree)
+
+
+def _changed(change: Callable[[Any], Any], tree: Any) -> Any:
+    """Return a container with *change* of each leaf, vectors whole, if there are vectors in it."""
+    if not has_vectors(tree):
+        return tree
     leaves, structure = optree.tree_flatten(tree, namespace=_NAMESPACE)
-    return optree.tree_unflatten(structure, [changed(leaf) for leaf in leaves])
+    return optree.tree_unflatten(structure, list(map(change, leaves)))
 
 
 def check_vectors(tree: Any) -> None:

@@ -142,13 +142,13 @@ class TapedStep:
             if type(value) is np.ndarray and type(value.base) is np.ndarray:
                 are_parts |= value.base.nbytes > value.nbytes
         if are_parts:
-            _part(pairs)
+            _copy_parts(pairs)
         first, last = len(self.state_leaves), len(leaves)
         sums = {key: pair for key, pair in zip(statics, pairs[last:], strict=True) if pair is not None}
         return pairs[:first], pairs[first:last], sums
 
 
-def _part(pairs: list[Any]) -> None:
+def _copy_parts(pairs: list[Any]) -> None:
     """
     Copy the cotangents that keep more memory than their own, as the real part of a complex array does.
 
