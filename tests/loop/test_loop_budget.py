@@ -14,7 +14,7 @@ from tests.measure import peak_bytes, peak_of, traced
 import ebbtide
 from ebbtide import Budget, BudgetError, grad, timeloop
 from ebbtide.budget import format_bytes
-from ebbtide.schedules import Costs, Mixed, StoreAll
+from ebbtide.schedules import Costs, Mixed, Position, Recorded, Schedule, StoreAll
 from ebbtide.storage.transfer import LARGE
 
 SIZE = 65536
@@ -668,3 +668,64 @@ def test_loops_in_steps_have_the_room_that_makes_both_fast() -> None:
         assert p.steps_forward == p.predicted_steps_forward
         taken.append(p.steps_forward)
     assert all(count <= most for count, most in zip(taken, (400, 420, 330, 270, 240, 210), strict=True)), taken
+
+
+def waves(u: Any, i: Any) -> Any:
+    """A step that saves four states."""
+    return u + 0.1 * np.sin(u) * np.cos(np.sin(u))
+
+
+@pytest.mark.parametrize("asked", [Mixed(2), Mixed(3), Mixed(6, restart=2)], ids=str)
+def test_a_schedule_that_takes_more_than_there_is_runs_with_less(asked):
+    """A budget that holds more than one that was enough is enough, steps are as predicted, and nothing passes it."""
+
+    def f(u: Any, **options: Any) -> Any:
+        return np.sum(timeloop(waves, u, 12, **options) ** 2)
+
+    x, runs = U0[::4].copy(), []
+    expected = grad(f)(x).tobytes()
+    for states in (8, 9, 10.5, 12, 14, 15, 16.5, 19, 24, 30):
+        derivative = grad(lambda u: f(u, schedule=asked), budget=Budget(memory=int(states * x.nbytes)))
+        found: list[Any] = []
+        try:
+            with ebbtide.profile() as p:
+                found.append(derivative(x))
+        except BudgetError:
+            assert not runs
+            continue
+        assert found.pop().tobytes() == expected
+        assert p.steps_forward == p.predicted_steps_forward
+        runs.append(p.steps_forward)
+    assert len(runs) >= 9
+    assert all(more >= fewer for more, fewer in pairwise(runs))
+    assert runs[0] > runs[-1]
+
+
+def trace_of(schedule: Schedule, steps: int) -> Recorded:
+    """Return what a schedule does, as a trace that no closed form knows."""
+    position, actions = Position(steps=steps), []
+    while (action := schedule.next_action(position)) is not None:
+        actions.append(action)
+        position = position.after(action)
+    return Recorded(steps, tuple(actions))
+
+
+@pytest.mark.parametrize(("tier", "states"), [("memory", 4.5), ("memory", 8.5), ("disk", 4.5), ("disk", 8.5)])
+def test_a_trace_is_refused_with_what_all_of_it_takes(tier, states):
+    """Not with what one step lacks, as often as there are steps; what it stores on disk is named at once."""
+    schedule, x = trace_of(StoreAll(tier), 12), U0[::4].copy()
+
+    def f(x: Any, budget: Budget | None, **options: Any) -> Any:
+        return np.sum(timeloop(light, x, 12, budget=budget, **options))
+
+    with pytest.raises(BudgetError) as caught:
+        grad(f)(x, Budget(memory=int(states * x.nbytes)), schedule=schedule)
+    error = caught.value
+    assert (error.least_disk > 11 * x.nbytes) == (tier == "disk")
+    enough = Budget(memory=max(error.least, int(states * x.nbytes)), disk=error.least_disk)
+    assert grad(f)(x, enough, schedule=schedule).tobytes() == grad(f)(x, None).tobytes()
+
+
+def light(u: Any, i: Any) -> Any:
+    """A step that saves one state."""
+    return u + 0.1 * np.sin(u)

@@ -382,5 +382,7 @@ class Room:
         """Return the error for a step that does not fit."""
         assert self._allowed is not None
         assert self._ledger.limit is not None
+        # With less than a schedule takes that was asked for it may run, but every step of it may ask for more.
+        peak = max(peak, rule.plan.least - self._ledger.left_out)
         most = peak, self._ledger.live - held.counted_bytes(rule) - record.nbytes
         return describe_larger(index, rule.plan.sizes, self._allowed, self._ledger.limit, *most, grown=self.spare.grown)

@@ -137,13 +137,13 @@ def first_steps(
             held, available, outside["held"] = held - freed, available + freed, outside["held"] - freed
             plan = _with_less_inside(measured, plan, mark, held, outside)
         within.check(plan, ledger)
-        if allowed is not None and options.storage is None:
-            _check_disk(plan, disk, allowed)
+        if (lacking := _lacking_disk(plan, measured)) is not None:
+            raise lacking
     except BudgetError as error:
         measured.first.close()
         fitting = partial(planned, schedule=options.schedule, costs=options.costs, memory=error.least - outside["held"])
         waits = ledger.refusals if options.budget is None else None
-        raise _refusal(error, within, fitting, waits) from None
+        raise _refusal(error, measured, fitting, waits) from None
     first = measured.first
     plan = whole.predict(plan, available, steps * first.output_nbytes, held)
     if within.inner:
@@ -284,22 +284,28 @@ def _with_less_inside(measured: _Measured, plan: Plan, mark: Mark, held: int, ou
 
 
 def _refusal(
-    error: BudgetError, within: Within, smallest: Callable[[], Plan], waits: list[Any] | None
+    error: BudgetError, measured: _Measured, smallest: Callable[[], Plan], waits: list[Any] | None
 ) -> BudgetError:
     """
-    Return a refusal that names what does for loops in the step, too.
+    Return a refusal that names what does for loops in the step, too, and on disk for a schedule that was asked for.
 
     Args:
         error: That of the loop alone.
-        within: These loops.
+        measured: The loop.
         smallest: Makes the plan that would fit just so.
         waits: Where it is noted with that plan, if it can wait until the step around is measured; else None.
     """
-    if error.least_disk or (waits is None and not within.refused):
+    if error.least_disk:
         return error  # a want of disk is told at once: no memory does instead of it, whatever the step around takes
+    within, is_asked = measured.within, measured.options.schedule is not None
+    is_alone = waits is None and not within.refused
     try:
-        plan = smallest()
+        plan = smallest() if is_asked or not is_alone else None
     except BudgetError:
+        plan = None
+    if plan is not None and is_asked and (lacking := _lacking_disk(plan, measured)) is not None:
+        return lacking
+    if plan is None or is_alone:
         return error
     error = within.larger(error, plan)
     if waits is not None:
@@ -333,17 +339,18 @@ def _measure_first(
     return begun, sizes, plain, held - freed
 
 
-def _check_disk(plan: Plan, disk: DiskPart, allowed: Budget) -> None:
-    """Raise if a plan, of a schedule that was asked for, stores more on disk than there is."""
-    if agree(plan.predicted_disk_bytes > disk.left):
-        least = plan.predicted_disk_bytes + max(0, allowed.disk - disk.left)  # beside what others have of it
-        raise BudgetError(
-            f"{plan.schedule} stores {plan.predicted_disk_bytes} bytes ({format_bytes(plan.predicted_disk_bytes)}) on "
-            f"disk, and the budget has {disk.left} bytes of it left. Give the budget {least} bytes of disk, or the "
-            "loop another schedule.",
-            plan.predicted_peak_bytes,
-            least,
-        )
+def _lacking_disk(plan: Plan, measured: _Measured) -> BudgetError | None:
+    """Return the error for a plan, of a schedule that was asked for, that stores more on disk than there is."""
+    disk, allowed, needed = measured.disk, measured.allowed, plan.predicted_disk_bytes
+    if allowed is None or measured.options.storage is not None or not agree(needed > disk.left):
+        return None
+    least = needed + max(0, allowed.disk - disk.left)  # beside what others have of it
+    return BudgetError(
+        f"{plan.schedule} stores {needed} bytes ({format_bytes(needed)}) on disk, and the budget has {disk.left} bytes "
+        f"of it left. Give the budget {least} bytes of disk, or the loop another schedule.",
+        plan.least,
+        least,
+    )
 
 
 def _fits(plan: Plan, available: int | None, disk: DiskPart) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Iterator
 from dataclasses import astuple, dataclass, fields, replace
 from typing import final
@@ -10,10 +11,10 @@ from typing import final
 from ebbtide.agree import agree
 from ebbtide.budget import Budget, format_bytes
 from ebbtide.errors import BudgetError
-from ebbtide.loop.planning.candidates import Bounds, find_candidates, find_least
+from ebbtide.loop.planning.candidates import Bounds, find_candidates, find_least, forget_table
 from ebbtide.loop.planning.predict import bound_bytes, buffer_of, predict, spare_tier, table_bytes
-from ebbtide.loop.planning.sizes import RESERVE_PER_PROFILE, Sizes
-from ebbtide.schedules import Costs, Hierarchical, Mixed, Schedule, StoreAll
+from ebbtide.loop.planning.sizes import RESERVE_PER_PROFILE, Sizes, count_fitting
+from ebbtide.schedules import Costs, Hierarchical, Mixed, Revolve, Schedule, StoreAll
 
 __all__ = ["Plan", "Sizes", "make_plan"]
 
@@ -205,6 +206,11 @@ def make_plan(
     if isinstance(schedule, (Mixed, Hierarchical)) and memory is not None:
         _check_table(schedule, steps, sizes, memory, held)
     asked = None if schedule is None else _planned(schedule, *shared)
+    if isinstance(schedule, Mixed) and asked is not None and memory is not None and sizes.fixed <= memory:
+        less = _with_less(schedule, steps, sizes, memory) if asked.predicted_peak_bytes > memory else ()
+        fitting = [one for fewer in less if (one := _planned(fewer, *shared)).predicted_peak_bytes <= memory]
+        if fitting:
+            return replace(min(fitting, key=_rank), least=held + asked.predicted_peak_bytes)
     if asked is not None and (memory is None or sizes.fixed <= memory):
         return replace(_buffered(asked, memory), least=held + asked.predicted_peak_bytes)
     everything = _planned(StoreAll(), *shared)
@@ -309,6 +315,29 @@ def _check_table(schedule: Mixed | Hierarchical, steps: int, sizes: Sizes, memor
             f"least {least} bytes ({format_bytes(least)}) of memory, or another schedule.",
             least,
         )
+
+
+def _with_less(schedule: Mixed, steps: int, sizes: Sizes, memory: int) -> Iterator[Schedule]:
+    """
+    Yield what may fit of a schedule that does not: as many of its units as do, and restart states alone.
+
+    A loop that began with all units would give up snapshots when it came to that, and with them its way back: with 12
+    to 15 states it was refused in the reverse sweep, where it runs with 8 to 11.
+    """
+    forget_table(schedule)  # before that of another one is made
+
+    def excess(units: int) -> bool:
+        taken, _ = bound_bytes(Mixed(units, schedule.restart, schedule.saved), steps, sizes)
+        return sizes.fixed + taken > memory
+
+    fitting = bisect_left(range(schedule.restart, schedule.most), x=True, key=excess)
+    if fitting:
+        fewer = Mixed(schedule.restart + fitting - 1, schedule.restart, schedule.saved)
+        yield fewer
+        forget_table(fewer)
+    snapshots = min(schedule.units // schedule.restart, count_fitting(memory - sizes.fixed, sizes.restart))
+    if snapshots:
+        yield Revolve(snapshots)
 
 
 def _describe_least(steps: int, sizes: Sizes, memory: int, disk: int, least: int) -> BudgetError:
