@@ -39,6 +39,7 @@ import numpy as np
 import pytest
 import scipy.interpolate
 import scipy.signal
+import scipy.sparse.csgraph
 import scipy.sparse.linalg
 import scipy.spatial
 import scipy.stats
@@ -532,6 +533,15 @@ def test_functions_of_python_are_told_apart():
     import math
 
     assert digest_code(make(math.sqrt)) != digest_code(make(cmath.sqrt))
+
+
+def test_functions_of_cython_are_told_apart():
+    """Functions that Cython has compiled are told by their names and defaults; what a class of them is says nothing."""
+    functions = [np.random.default_rng, scipy.sparse.csgraph.dijkstra, np.random.normal]
+    found = [digest_code(make(function)) for function in [*functions, *functions]]
+    assert found[:3] == found[3:]
+    assert len(set(found)) == 3
+    assert digest_code(make(type(np.random.default_rng))) == digest_code(make(type(np.random.default_rng)))
 
 
 @pytest.mark.parametrize(

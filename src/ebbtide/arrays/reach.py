@@ -133,6 +133,25 @@ def _is_apart(module: str) -> bool:
     return ours or _is_of_scipy(module)
 
 
+def module_of(value: Any) -> str:
+    """
+    Return the name of the module that a class or function says it is of; empty if it says none.
+
+    Classes of Cython's have a descriptor in its place, for their functions.
+
+    Example:
+        >>> module_of(int), module_of(3)
+        ('builtins', '')
+    """
+    found = getattr(value, "__module__", None)
+    return found if isinstance(found, str) else ""
+
+
+def is_of_cython(value: Any) -> bool:
+    """Return whether a value is a function that Cython has compiled."""
+    return type(value).__name__ in ("cython_function_or_method", "fused_cython_function")
+
+
 def is_of_python(module: str | None) -> bool:
     """Return whether a module is one of Python's own."""
     package = (module or "").partition(".")[0]
@@ -232,7 +251,7 @@ def _parts_of(value: Any) -> list[Any]:
 def _in_slots(value: Any) -> list[Any]:
     """Return what is in the slots of an object; those of libraries reach functions of libraries, and all by these."""
     kind = type(value)
-    if is_installed(kind.__module__) and not _is_of_scipy(kind.__module__):
+    if is_installed(module_of(kind)) and not _is_of_scipy(module_of(kind)):
         return []
     found: list[Any] = []
     for base in kind.__mro__:

@@ -18,7 +18,7 @@ import numpy as np
 
 from ebbtide.arrays.array_type import ArrayType, type_of
 from ebbtide.arrays.containers import objects_in
-from ebbtide.arrays.reach import is_installed, names_of
+from ebbtide.arrays.reach import is_installed, module_of, names_of
 from ebbtide.arrays.traced import TracedArray
 from ebbtide.errors import TraceError
 from ebbtide.tape.record import Tape
@@ -261,7 +261,7 @@ def _of_class(kind: type, name: str) -> Callable[[], Any] | None:
         return next(vars(one)[name] for one in kind.__mro__ if name in vars(one))
 
     owner = next((one for one in kind.__mro__ if name in vars(one)), None)
-    if owner is None or is_installed(owner.__module__) or isinstance(look(), ModuleType | type):
+    if owner is None or is_installed(module_of(owner)) or isinstance(look(), ModuleType | type):
         return None
     return look
 
@@ -270,7 +270,7 @@ def _has_attributes(value: Any) -> bool:
     """Return whether a value is an object with attributes, of a class of the user's or of none in particular."""
     if isinstance(value, ModuleType | type) or not isinstance(getattr(value, "__dict__", None), dict):
         return False
-    return type(value) is SimpleNamespace or hasattr(value, "__wrapped__") or not is_installed(type(value).__module__)
+    return type(value) is SimpleNamespace or hasattr(value, "__wrapped__") or not is_installed(module_of(type(value)))
 
 
 def _cell(cell: CellType) -> Callable[[], Any]:

@@ -12,7 +12,7 @@ import types
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, final
 
-from ebbtide.arrays.reach import named_in
+from ebbtide.arrays.reach import module_of, named_in
 from ebbtide.arrays.traced import TracedArray
 from ebbtide.loop.values.code_parts import Cached, Held, Reader, is_code, is_data
 from ebbtide.loop.values.plain_data import PlainData, digest
@@ -128,7 +128,7 @@ def _module_of(function: Any) -> str:
             inner = inner.made_from[0]
         else:
             inner = inner.func if isinstance(inner, functools.partial) else inner.__func__
-    return (inner if isinstance(inner, types.FunctionType) else type(inner)).__module__
+    return module_of(inner if isinstance(inner, types.FunctionType) else type(inner))
 
 
 @final

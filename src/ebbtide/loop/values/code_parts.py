@@ -25,7 +25,15 @@ from typing import Any, NamedTuple, cast, final
 import numpy as np
 import optree
 
-from ebbtide.arrays.reach import imported_by, is_installed, named_cells, named_globals, names_of
+from ebbtide.arrays.reach import (
+    imported_by,
+    is_installed,
+    is_of_cython,
+    module_of,
+    named_cells,
+    named_globals,
+    names_of,
+)
 from ebbtide.arrays.traced import TracedArray
 from ebbtide.budget import Budget
 from ebbtide.errors import TraceError
@@ -147,6 +155,9 @@ class Reader:
         elif isinstance(value, types.ModuleType):
             yield _name_version(value.__name__)
             yield from self._class_of_user(value)
+        elif is_of_cython(value):
+            yield f"{_name_version(module_of(value))} {value.__qualname__}"
+            yield Held((value.__defaults__, value.__kwdefaults__), f"defaults of {value.__name__}")
         elif isinstance(value, (types.BuiltinFunctionType, types.MethodWrapperType)):
             yield from (value.__qualname__, str(getattr(value, "__module__", "")))
             owner = value.__self__
@@ -163,7 +174,7 @@ class Reader:
 
     def names(self, value: Any) -> Iterator[str]:
         """Yield the names by which a function of the user's may find something in a module."""
-        if isinstance(value, types.FunctionType) and not self.is_library(value.__module__):
+        if isinstance(value, types.FunctionType) and not self.is_library(module_of(value)):
             yield from names_of(value.__code__)
 
     def is_module(self, value: Any) -> bool:
@@ -171,7 +182,7 @@ class Reader:
         return isinstance(value, types.ModuleType) and not self.is_library(value.__name__)
 
     def _class_of_user(self, value: Any) -> Iterator[Held]:
-        if not self.is_library(type(value).__module__):
+        if not self.is_library(module_of(type(value))):
             yield Held((type(value),))
 
     def _additions(self, value: Any) -> Iterator[Held | Cached]:
@@ -180,8 +191,8 @@ class Reader:
         yield from _held({name: item for name, item in _attributes(value).items() if name not in _NAMES_OF_PYTHON})
 
     def _function_parts(self, function: types.FunctionType) -> Iterator[str | Held]:
-        known = self.is_library(function.__module__)
-        named = f"{_name_version(function.__module__)} {function.__qualname__}"
+        known = self.is_library(module_of(function))
+        named = f"{_name_version(module_of(function))} {function.__qualname__}"
         yield named if known else Held((function.__code__,))
         yield Held((function.__defaults__, function.__kwdefaults__), f"defaults of {function.__name__}")
         for name, value in named_cells(function):
@@ -194,10 +205,10 @@ class Reader:
             yield Held(imported_by(function, self.is_library))
 
     def _class_parts(self, kind: type[Any]) -> Iterator[str | Held]:
-        yield f"{_name_version(kind.__module__)} {kind.__qualname__}"
-        if self.is_library(kind.__module__):
+        yield f"{_name_version(module_of(kind))} {kind.__qualname__}"
+        if self.is_library(module_of(kind)):
             return
-        if not self.is_library(type(kind).__module__):
+        if not self.is_library(module_of(type(kind))):
             yield Held((type(kind),))
         for name, item in sorted(vars(kind).items()):
             if name not in _NAMES_OF_PYTHON and not isinstance(item, _OF_PYTHON):
@@ -217,13 +228,13 @@ class Reader:
 
     def _object_parts(self, value: Any) -> Iterator[str | Held | Cached]:
         kind = type(value)
-        yield f"{_name_version(kind.__module__)} {kind.__qualname__}"
-        package = (kind.__module__ or "").partition(".")[0]
+        yield f"{_name_version(module_of(kind))} {kind.__qualname__}"
+        package = module_of(kind).partition(".")[0]
         own = Pickled({}) if is_data(value) else state_of(value)
         for part in own.others:
             yield Held((part,), f"state of {kind.__name__}")
         yield from self._class_of_user(value)
-        if not self.is_library(kind.__module__):
+        if not self.is_library(module_of(kind)):
             named = _attributes(value)
         elif isinstance(value, _PLANNING):
             named = {}  # of loops in a step, and as for those around nothing of the result depends on it
@@ -241,14 +252,14 @@ class Reader:
             if self.module is None and not isinstance(value, _DATA):
                 yield _ADDRESS.sub("", repr(value))
         for base in kind.__mro__:
-            told = _OF_C.get(((base.__module__ or "").partition(".")[0], base.__name__), ())
+            told = _OF_C.get((module_of(base).partition(".")[0], base.__name__), ())
             named = named | {name: getattr(value, name) for name in told}
         yield from _held(named)
 
 
 def is_data(value: Any) -> bool:
     """Return whether a value is there for what it holds, and is no function, class or object."""
-    return isinstance(value, _DATA) or type(value).__module__ in _TOLD
+    return isinstance(value, _DATA) or module_of(type(value)) in _TOLD
 
 
 def is_code(value: Any) -> bool:
@@ -301,7 +312,7 @@ def _content(value: Any) -> Iterator[str | Held]:
     else:
         # A number or text of a class of its own, by what it is without that.
         yield from (base.__repr__(value) for base in PLAIN if isinstance(value, base))
-        if type(value).__module__ in _TOLD:
+        if module_of(type(value)) in _TOLD:
             yield repr(value)
         elif isinstance(value, enum.Enum):
             yield str(value.name)

@@ -16,7 +16,7 @@ from contextlib import suppress
 from types import FunctionType
 from typing import Any, Literal, NamedTuple, cast, final
 
-from ebbtide.arrays.reach import is_of_python
+from ebbtide.arrays.reach import is_of_python, module_of
 
 # What is of no process, and yet not looked into: it changes as it is used.
 _USED_UP = (Iterator, random.Random)
@@ -67,10 +67,10 @@ def state_of(value: Any) -> Pickled:
 def _made_of(value: Any) -> Any:
     """Return what `__reduce__` says: a name; or a function, its arguments, a state, items and pairs."""
     kind = type(value)
-    if is_of_python(kind.__module__):
+    if is_of_python(module_of(kind)):
         _Probe().dump(value)
         return copyreg.dispatch_table.get(kind, operator.methodcaller("__reduce_ex__", _PROTOCOL))(value)
-    known = [base for base in kind.__mro__[:-1] if is_of_python(base.__module__)]
+    known = [base for base in kind.__mro__[:-1] if is_of_python(module_of(base))]
     bases: list[Any] = [base for base in known if "__reduce__" in vars(base)]
     return bases[0].__reduce__(value)[:2] if bases else ()
 
@@ -105,4 +105,4 @@ class _Probe(pickle.Pickler):
     def persistent_id(self, obj: Any) -> Literal[0] | None:
         """Return a number for what is not looked into."""
         known = obj if isinstance(obj, (type, FunctionType)) else type(obj)
-        return None if is_of_python(known.__module__) else 0
+        return None if is_of_python(module_of(known)) else 0
