@@ -545,13 +545,20 @@ def test_functions_of_cython_are_told_apart():
 
 
 @pytest.mark.parametrize(
-    "line", ["import helper_of_steps", "from helper_of_steps import scale", "import pkg_of_steps.sub"]
+    "line",
+    [
+        "import helper_of_steps",
+        "from helper_of_steps import scale",
+        "import pkg_of_steps.sub",
+        "from pkg_of_steps import sub as other",
+    ],
 )
 def test_modules_that_a_step_imports_count(line, tmp_path):
     """A module that a function imports when it runs is read, before it was imported and after that."""
     (tmp_path / "pkg_of_steps").mkdir()
     use = {"i": "helper_of_steps.scale(u)", "f": "scale(u)"}[line[0]]
-    use = "pkg_of_steps.sub.scale(u)" if "pkg" in line else use
+    if "pkg" in line:
+        use = "pkg_of_steps.sub.scale(u)" if line[0] == "i" else f"{line.split()[-1]}.scale(u)"
     program = (
         "import sys\nsys.dont_write_bytecode = True\nfrom ebbtide.loop.values.code import digest_code\n"
         f"def step(u):\n    {line}\n    return {use}\n"

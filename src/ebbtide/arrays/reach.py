@@ -90,25 +90,36 @@ def imported_by(function: FunctionType, is_library: Callable[[str], bool]) -> li
         function: The function.
         is_library: Says of a module's name whether what is in that module does not matter.
     """
-    found = list[ModuleType]()
+    found = dict[str, ModuleType]()
     package = function.__globals__.get("__package__")
-    for level, name in set(_imports_of(function.__code__)):
+    for level, name, parts in set(_imports_of(function.__code__)):
         with suppress(ImportError, ValueError):
             whole = resolve_name("." * level + name, package) if level else name
             spec = None if is_library(whole) else find_spec(whole.partition(".")[0])
             place = spec and (spec.origin or next(iter(spec.submodule_search_locations or ()), None))
             if place and not place.startswith(_INSTALLED):
-                found.append(import_module(whole))
-    return sorted(found, key=lambda module: module.__name__)
+                # Of a package also modules in it that it does not import itself, as `from` does.
+                for one in (whole, *[f"{whole}.{part}" for part in parts if part != "*"]):
+                    if one == whole or _is_module_of(found[whole], one):
+                        found[one] = import_module(one)
+    return [found[name] for name in sorted(found)]
 
 
-def _imports_of(code: CodeType) -> Iterator[tuple[int, str]]:
-    """Yield level and name of each import in code, or in code within it."""
-    before = deque[Any](maxlen=2)  # an import takes two constants, its level first
+def _is_module_of(package: ModuleType, name: str) -> bool:
+    """Return whether a name from a package is that of a module in it, and of nothing else that the package has."""
+    held = vars(package).get(name.rpartition(".")[2])
+    known = hasattr(package, "__path__") and (held is None or held is sys.modules.get(name))
+    return known and find_spec(name) is not None
+
+
+def _imports_of(code: CodeType) -> Iterator[tuple[int, str, tuple[str, ...]]]:
+    """Yield level, name and what is imported from there of each import in code, or in code within it."""
+    before = deque[Any](maxlen=2)  # an import takes two constants
     for one in dis.get_instructions(code):
         if one.opname == "IMPORT_NAME":
-            yield before[0].argval, one.argval
-        before.append(one)
+            yield before[0].argval, one.argval, before[1].argval or ()
+        if one.opname != "EXTENDED_ARG":  # which a name beyond the 255th has before it
+            before.append(one)
     for value in code.co_consts:
         if isinstance(value, CodeType):
             yield from _imports_of(value)
