@@ -360,20 +360,25 @@ def test_derivatives_of_the_same_inputs_go_on(kind: str, tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("end", ["freed", "dropped", "used up"])
-@pytest.mark.parametrize("resumed", [False, True], ids=["whole", "resumed"])
-def test_a_retained_pullback_keeps_its_directory(end: str, resumed: bool, tmp_path: Path) -> None:
-    """What is pulled several times needs its directory until it is freed or dropped, and then that is removed."""
+@pytest.mark.parametrize("resumed", [0, 12, 30], ids=["whole", "resumed", "resumed in reverse"])
+def test_a_retained_pullback_keeps_its_directory(end: str, resumed: int, tmp_path: Path) -> None:
+    """
+    What is pulled several times needs its directory until it is freed or dropped, and then that is removed.
+
+    A place in the reverse sweep of one that was not retained is that of one cotangent: no sweep here begins with it.
+    """
     directory = tmp_path / "run"
 
-    def retained(stop: int = 0, **options: Any) -> Any:
+    def retained(stop: int = 0, retain: bool = True, **options: Any) -> Any:
         ticker, options = Ticker(stop), {"schedule": Revolve(3), "resume_every": 2, **options}
-        return ebbtide.vjp(lambda u: timeloop(lambda x, i: np.sin(x), u, 12, inputs=ticker, **options), U, retain=True)
+        f = lambda u: timeloop(lambda x, i: np.sin(x), u, 12, inputs=ticker, **options)
+        return ebbtide.vjp(f, U, retain=retain)
 
     _, plain = retained()
     expected = [plain(cotangent)[0].tobytes() for cotangent in (np.cos(U), np.sin(U))]
     if resumed:
         with pytest.raises(KeyboardInterrupt):
-            retained(12, resume=directory)
+            retained(resumed, False, resume=directory)[1](np.cos(U))
     _, pull = retained(resume=directory)
     found = []
     for cotangent in (np.cos(U), np.sin(U), np.cos(U)):

@@ -332,7 +332,7 @@ class LoopRule(JointRule):
         collector, count = Collector(), self.links.state_count
         self.cotangent = cotangents[:count]
         outputs = [None if pair is None else pair[0] for pair in cotangents[count:]]
-        if self._resumption is not None and not retain:
+        if self._resumption is not None and not retain and self.prefix is None:
             restore_reverse(self, self._resumption, cotangents, collector)
         cotangents.clear()
         self._ledger.phase = "reverse"
