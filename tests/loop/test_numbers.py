@@ -183,6 +183,14 @@ def test_a_number_of_numpys_stays_one() -> None:
         assert (seen[0][0].dtype, seen[0][1].dtype) == (begin.dtype, begin.dtype)
 
 
+def test_powers_of_numbers_that_a_step_makes() -> None:
+    """A step that has the power of a norm or of a largest element comes to the same state where it runs again."""
+    for begin in np.random.default_rng(0).random((20, 5)) + 0.1:
+        step = lambda u, i: 0.5 * u * (np.linalg.norm(u) ** 0.1 + np.max(u) ** 1.5)
+        slope = lambda schedule: grad(lambda u: np.sum(timeloop(step, u, 8, schedule=schedule) ** 2))(begin)
+        assert np.array_equal(slope(Revolve(1)), slope(StoreAll()))
+
+
 @pytest.mark.parametrize("begin", [np.array(0, np.float32), np.float32(0), np.array(0, np.complex64)])
 def test_a_number_of_pythons_in_the_place_of_a_short_one(begin: Any) -> None:
     """It becomes one of its precision in derivatives, batches and programs, too, before it is looked at."""

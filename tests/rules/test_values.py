@@ -8,10 +8,12 @@ from typing import Any
 import numpy as np
 import optree
 import pytest
+from scipy import special
 from tests.scale import FULL, sample_of_each
 
 from ebbtide import jit, jvp, vjp
 from ebbtide.arrays.registry import HANDLERS
+from ebbtide.scipy.special import logsumexp
 from ebbtide.testing import check_grads
 
 from .example import M, callable_of, name_of
@@ -116,6 +118,45 @@ def test_power_operator(dtype, exponent):
     x = (np.abs(M) + (0.1j if np.dtype(dtype).kind == "c" else 0)).astype(dtype)
     value = vjp(lambda x: operator.pow(x, exponent), x)[0]
     assert bits_of(value) == bits_of(x**exponent)
+
+
+NUMBERS = {
+    "norm": np.linalg.norm,
+    "norm of order 3": lambda v: np.linalg.norm(v, 3),
+    "largest": np.max,
+    "largest of some": lambda v: np.max(v, initial=0.1, where=v > 0.2),
+    "deviation": np.std,
+    "product": np.prod,
+    "sum of some": lambda v: np.sum(v, where=v > 0.2),
+    "sum without nan": np.nansum,
+    "median": np.median,
+    "quantile": lambda v: np.quantile(v, 0.3),
+    "reduction": np.hypot.reduce,
+    "logarithm of a determinant": lambda v: np.linalg.slogdet(np.outer(v, v) + np.eye(4))[1],
+    "condition": lambda v: np.linalg.cond(np.outer(v, v) + np.eye(4)),
+    "number for nan": lambda v: np.nan_to_num(v[0]),
+    "choice": lambda v: np.choose(1, [v[0], v[1]]),
+    "logarithm of a sum": lambda v: logsumexp(v) if type(v) is not np.ndarray else special.logsumexp(v),
+}
+
+
+@pytest.mark.parametrize("name", NUMBERS)
+def test_powers_of_numbers(name):
+    """What NumPy's functions return without axes is a number, whose powers are those of the C library."""
+    power = lambda v: NUMBERS[name](v) ** 1.7
+    compiled = jit(power)
+    for v in np.random.default_rng(0).random((100, 4)) + 0.1:
+        expected = bits_of(power(v))
+        assert bits_of(vjp(power, v)[0]) == expected
+        assert bits_of(jvp(power, (v,), (v,))[0]) == expected
+        assert bits_of(compiled(v)) == expected
+
+
+def test_norms_with_an_axis_of_one_element():
+    """A norm has NumPy's bits also where an axis of one element has the stride 0."""
+    for x in np.random.default_rng(1).standard_normal((20, 12, 17)):
+        norm = lambda x: np.linalg.norm(np.swapaxes(x[None], 0, 2))
+        assert vjp(norm, x)[0] == norm(x)
 
 
 @pytest.mark.parametrize("of", [lambda x: x, np.array, lambda x: np.array([x])], ids=["scalar", "0-d", "1-d"])

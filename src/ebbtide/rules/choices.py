@@ -12,7 +12,7 @@ from ebbtide.arrays.constants import PYTHON_NUMBERS
 from ebbtide.arrays.traced import TracedArray
 from ebbtide.arrays.views import lying
 from ebbtide.rules.answers import answer, refusal
-from ebbtide.rules.reductions import axes_of, axis_of, placed
+from ebbtide.rules.reductions import axes_of, axis_of, number, placed
 
 
 def _array(value: Any) -> Any:
@@ -61,7 +61,7 @@ def choose(a: Any, choices: Any, out: Any = None, mode: str = "raise") -> Any:
     made: Any = options[-1] if count > 1 else np.where(np.equal(numbers, 0), options[0], options[0])
     for k in range(count - 2, -1, -1):
         made = np.where(np.equal(numbers, k), options[k], made)
-    return placed(_filled(made, shape, _common_dtype(options)), out, "choose")
+    return placed(number(_filled(made, shape, _common_dtype(options))), out, "choose")
 
 
 answer(np.select, select)

@@ -29,7 +29,7 @@ from ebbtide.rules.matrices import (
     transposed,
 )
 from ebbtide.rules.products import product
-from ebbtide.rules.reductions import others
+from ebbtide.rules.reductions import number, others
 from ebbtide.rules.vectors import cross
 
 
@@ -240,7 +240,7 @@ def slogdet(a: Any) -> Any:
         A record saves the matrix, and of a complex one the results.
     """
     call = _COMPLEX_SLOGDET if type_of(a).dtype.kind == "c" else _REAL_SLOGDET
-    return _SlogdetResult(*call(a))
+    return _SlogdetResult(*map(number, call(a)))
 
 
 answer(np.linalg.slogdet, slogdet)

@@ -11,7 +11,7 @@ from ebbtide.arrays.array_type import type_of
 from ebbtide.arrays.views import bottom
 from ebbtide.rules.answers import answer
 from ebbtide.rules.matrices import real_of
-from ebbtide.rules.reductions import axes_of, root
+from ebbtide.rules.reductions import axes_of, number, root
 
 
 def norm(x: Any, ord: Any = None, axis: Any = None, keepdims: bool = False) -> Any:  # noqa: A002 - NumPy's name
@@ -50,7 +50,8 @@ def _as_in_memory(x: Any) -> Any:
     """Return the elements of a traced array in the order in which they lie in memory, as `ravel(order="K")` does."""
     value = bottom(x.present())
     axes = list(range(x.ndim))
-    if isinstance(value, np.ndarray) and 0 not in value.strides:
+    # An axis of one element may have any stride, as one of `x[None]` has the stride 0.
+    if isinstance(value, np.ndarray) and all(s or n == 1 for s, n in zip(value.strides, value.shape, strict=True)):
         axes.sort(key=lambda axis: -abs(value.strides[axis]))
     return np.ravel(x if axes == sorted(axes) else np.transpose(x, axes))
 
@@ -72,7 +73,7 @@ def _of_vectors(x: Any, order: Any, axes: tuple[int, ...], keepdims: bool) -> An
     total = np.sum(sizes**order, axis=axes, keepdims=keepdims)
     at_zero = np.equal(total, 0)
     exponent = np.reciprocal(order, dtype=type_of(total).dtype)
-    return np.where(at_zero, 0 if order > 0 else np.inf, np.where(at_zero, 1, total) ** exponent)
+    return number(np.where(at_zero, 0 if order > 0 else np.inf, number(np.where(at_zero, 1, total)) ** exponent))
 
 
 def _of_matrices(x: Any, order: Any, axes: tuple[int, ...]) -> Any:
@@ -133,7 +134,7 @@ def cond(x: Any, p: Any = None) -> Any:
             inverse = np.linalg.inv(wide)
             result = np.astype(norm(x, p, (-2, -1)) * norm(inverse, p, (-2, -1)), real_of(dtype))
     unknown = np.any(np.isnan(x), axis=(-2, -1))
-    return np.where(np.logical_and(np.isnan(result), np.logical_not(unknown)), np.inf, result)
+    return number(np.where(np.logical_and(np.isnan(result), np.logical_not(unknown)), np.inf, result))
 
 
 answer(np.linalg.cond, cond)

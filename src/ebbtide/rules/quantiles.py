@@ -25,7 +25,7 @@ from ebbtide.arrays.traced import TracedArray
 from ebbtide.arrays.views import lying
 from ebbtide.rules.answers import answer
 from ebbtide.rules.gathers import added_along
-from ebbtide.rules.reductions import axes_of, dropped, placed, real_dtype
+from ebbtide.rules.reductions import axes_of, dropped, number, placed, real_dtype
 
 # How far the place among n sorted elements goes while q goes from 0 to 1, less n: for the methods that interpolate.
 SLOPES: Mapping[str, float] = MappingProxyType({
@@ -248,7 +248,8 @@ def _quantile(function: Callable[..., Any], skip: bool, whole: int) -> Callable[
         rest = rest if keepdims and keepdims is not np._NoValue else tuple([
             n for k, n in enumerate(a.shape) if k not in axes
         ])
-        return placed(lying(np.reshape(np.transpose(found), (*np.shape(q), *rest))), out, function.__name__)
+        found = np.reshape(np.transpose(found), (*np.shape(q), *rest))
+        return placed(number(lying(found)), out, function.__name__)
 
     return handler
 

@@ -19,6 +19,7 @@ from ebbtide.arrays.kinds import linear, reduction
 from ebbtide.arrays.outputs import into
 from ebbtide.arrays.primitive import BORROWED, Primitive, constant_like
 from ebbtide.arrays.traced import TracedArray
+from ebbtide.arrays.views import bottom
 from ebbtide.rules.answers import answer
 
 
@@ -66,7 +67,22 @@ def dropped(result: Any, a: Any, axes: tuple[int, ...], keepdims: Any) -> Any:
     """Return the result of a reduction with kept axes in the shape that the user asked for."""
     if keepdims and keepdims is not np._NoValue:
         return result
-    return np.reshape(result, reduced(type_of(a), axes, False).shape)
+    shape = reduced(type_of(a), axes, False).shape
+    if shape or type(result) is not TracedArray:
+        return np.reshape(result, shape)
+    return result[(0,) * result.ndim]  # as NumPy's a number: see `number`
+
+
+def number(result: Any) -> Any:
+    """
+    Return a result without axes as a number, as NumPy's functions do, and not as an array; others as they are.
+
+    Powers of a number are those of the C library, which may have another last bit than those of arrays. A step with
+    such a power that runs again without a tape would not come to what it was.
+    """
+    if type(result) is not TracedArray or result.shape or isinstance(bottom(result.present()), np.generic):
+        return result
+    return result[()]
 
 
 def chosen_of(where: Any) -> Any:
@@ -372,4 +388,4 @@ answer(
 def root(squares: Any) -> Any:
     """Return the square root of a sum of squares, with a zero derivative at zero."""
     at_zero = np.equal(squares, 0)
-    return np.where(at_zero, squares, np.sqrt(np.where(at_zero, 1, squares)))
+    return number(np.where(at_zero, squares, np.sqrt(np.where(at_zero, 1, squares))))

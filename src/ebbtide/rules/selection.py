@@ -21,6 +21,7 @@ from ebbtide.arrays.registry import register
 from ebbtide.arrays.traced import TracedArray
 from ebbtide.arrays.views import linked
 from ebbtide.rules.answers import answer
+from ebbtide.rules.reductions import number
 
 # Complex numbers.
 
@@ -214,7 +215,7 @@ def _nan_to_num(x: Any, copy: bool = True, nan: Any = 0.0, posinf: Any = None, n
     made = np.where(np.isfinite(x), x, _finite(x, nan=nan, posinf=posinf, neginf=neginf))
     if copy:
         kind = type_of(x).dtype
-        return made if type_of(made).dtype == kind else np.astype(made, kind)  # of another order of bytes
+        return number(made if type_of(made).dtype == kind else np.astype(made, kind))  # of another order of bytes
     x[...] = made
     return x
 

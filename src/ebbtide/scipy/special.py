@@ -15,7 +15,7 @@ from ebbtide.rules import special_functions as _rules  # noqa: F401 - to import 
 from ebbtide.rules.answers import refusal
 from ebbtide.rules.gamma import zeta as _zeta
 from ebbtide.rules.originals import stands_for
-from ebbtide.rules.reductions import axes_of, reduced
+from ebbtide.rules.reductions import axes_of, number, reduced
 from ebbtide.rules.special import without_rule
 
 __all__ = ["lambertw", "log_softmax", "logsumexp", "multigammaln", "polygamma", "softmax", "zeta"]
@@ -124,7 +124,7 @@ def logsumexp(a: Any, axis: Any = None, b: Any = None, keepdims: bool = False, r
     a = np.reshape(a, (1,)) if a.ndim == 0 else a
     axes = axes_of(axis, a.ndim)
     out = _logsumexp.bind((a, True), {"axis": axes, "keepdims": True})
-    return out if keepdims else np.squeeze(out, axes)
+    return out if keepdims else number(np.squeeze(out, axes))
 
 
 def _sum_with_weights(a: Any, axis: Any, b: Any, keepdims: bool, return_sign: bool) -> Any:
@@ -137,7 +137,7 @@ def _sum_with_weights(a: Any, axis: Any, b: Any, keepdims: bool, return_sign: bo
     a, b = np.broadcast_to(a, shape), np.broadcast_to(b, shape)
     axes = axes_of(axis, len(shape))
     out = _weighted.bind((a, b), {"axis": axes, "signed": return_sign})
-    result = out if keepdims else np.squeeze(out, axes)
+    result = out if keepdims else number(np.squeeze(out, axes))
     if not return_sign:
         return result
     sign = np.where(np.isneginf(out), 0, _signed(a, b, out, axes)[1]).astype(type_of(out).dtype)
