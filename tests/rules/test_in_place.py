@@ -114,6 +114,23 @@ def test_writes_are_numpys(write):
     check_grads(run, u, x, order=1)
 
 
+def test_an_array_without_axes_stays_one():
+    """All names of an array without axes have what operators write into it, however often they do."""
+
+    def run(x):
+        a = np.copy(x)
+        b, part = a, a[...]
+        a *= 2.0
+        a += x
+        a /= 3.0
+        return b * part**1.7
+
+    for x in (np.array(1.3), np.array(0.7, np.float32), np.array(0.3 + 0.4j)):
+        value, pullback = vjp(run, x)
+        assert value == run(x) == jvp(run, (x,), (x,))[0]
+        np.testing.assert_allclose(pullback(np.ones_like(value))[0], 2.7 * x**1.7, rtol=1e-6)
+
+
 def test_real_and_imaginary_parts_are_written():
     """Parts of complex numbers are written without touching the other part, also if that is infinite."""
     z = np.array([1 + np.inf * 1j, np.nan - 2j, 3 + 4j])

@@ -270,8 +270,9 @@ class TracedArray:
             if error is not None:
                 raise error
             new = HANDLERS[np.astype](new, self.dtype)
-        if type(new) is not TracedArray:
-            self[...] = new  # without a derivative, as of a floor
+        if type(new) is not TracedArray or not self.shape:
+            # Without a derivative, as of a floor; or a number, and this stays an array, which other names have, too.
+            self[...] = new
             return self
         replace(self.present(), new, private=False)
         return self
