@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ebbtide import Budget, DeterminismError, TraceError, grad, hvp, jit, jvp, linearize, timeloop, vmap
+from ebbtide import Budget, DeterminismError, TraceError, grad, hvp, jit, jvp, linearize, timeloop, value_and_grad, vmap
 from ebbtide.schedules import Hierarchical, Mixed, Online, Periodic, Revolve, StoreAll
 
 STEPS = 12
@@ -189,6 +189,25 @@ def test_powers_of_numbers_that_a_step_makes() -> None:
         step = lambda u, i: 0.5 * u * (np.linalg.norm(u) ** 0.1 + np.max(u) ** 1.5)
         slope = lambda schedule: grad(lambda u: np.sum(timeloop(step, u, 8, schedule=schedule) ** 2))(begin)
         assert np.array_equal(slope(Revolve(1)), slope(StoreAll()))
+
+
+def test_a_number_in_the_place_of_an_array_becomes_one() -> None:
+    """An array without axes, of which a step returns a number, is an array in the next step, in each derivative."""
+
+    def step(a: Any, i: int) -> Any:
+        part = a.reshape(1)
+        a -= 0.3
+        a = a * 0.9
+        return a + part[0]
+
+    run = lambda a: timeloop(step, a, 3)
+    x = np.array(0.7)
+    value, gradient = value_and_grad(run)(x)
+    assert value == run(x) == jvp(run, (x,), (x,))[0]
+    np.testing.assert_allclose(gradient, 1.9**3)
+    np.testing.assert_allclose(jvp(run, (x,), (x,))[1], 1.9**3 * x)
+    np.testing.assert_allclose(linearize(run, x)[1](x), 1.9**3 * x)
+    np.testing.assert_allclose(hvp(lambda a: run(a) ** 2)(x, x), 2 * 1.9**6 * x)
 
 
 @pytest.mark.parametrize("begin", [np.array(0, np.float32), np.float32(0), np.array(0, np.complex64)])

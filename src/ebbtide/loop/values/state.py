@@ -125,11 +125,13 @@ def alike(old: Any, new: Any) -> Any:
     is_number = type(old) in (bool, int, float) or isinstance(old, (np.ndarray, np.generic, TracedArray))
     if type(new) in _WITHOUT_DERIVATIVE and is_number and type(old) not in _WITHOUT_DERIVATIVE[type(new)]:
         new = _of_numpy(old, new)
-    if type(old) is TracedArray or np.ndim(new):
+    if np.ndim(new):
         return new
-    if isinstance(old, np.ndarray):
-        return np.asarray(new) if isinstance(new, np.generic) else new
-    return new[()] if isinstance(new, np.ndarray) else new
+    before, after = bottom(old), bottom(new)
+    if isinstance(before, np.ndarray) and isinstance(after, np.generic):
+        return np.copy(new) if type(new) is TracedArray else np.asarray(new)
+    # What a program or a batch has without axes may be both.
+    return new[()] if isinstance(after, np.ndarray) and not isinstance(before, (np.ndarray, ArrayType)) else new
 
 
 def _of_numpy(old: Any, new: Any) -> Any:
