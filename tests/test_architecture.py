@@ -15,6 +15,7 @@ SOURCE = Path(__file__).parents[1] / "src" / "ebbtide"
 # A module may import its own package and packages of a lower rank, never one of the same rank.
 RANKS = MappingProxyType(
     {
+        "__main__": 15,
         "cli": 14,
         "petsc": 13,
         "demo": 13,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import runpy
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -162,6 +164,17 @@ def test_version_and_help(capsys: pytest.CaptureFixture[str]) -> None:
             cli.main(options)
         assert left.value.code == code
         assert words in capsys.readouterr().out
+
+
+def test_the_package_is_the_command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """`python -m ebbtide` does what `ebbtide` does, with the same exit code; to import its module runs nothing."""
+    for options, code, words in ((["--version"], 0, "ebbtide "), (["clean"], 2, "ebbtide clean: error: ")):
+        monkeypatch.setattr(sys, "argv", ["ebbtide", *options])
+        with pytest.raises(SystemExit) as left:
+            runpy.run_module("ebbtide", run_name="__main__")
+        assert left.value.code == code
+        assert words in "".join(capsys.readouterr())
+    assert runpy.run_module("ebbtide.__main__")["main"] is cli.main
 
 
 def test_too_small_a_budget_names_the_least(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
