@@ -3,6 +3,7 @@ from __future__ import annotations
 import gc
 import tracemalloc
 from functools import partial
+from typing import Any
 
 import numpy as np
 import pytest
@@ -363,10 +364,23 @@ def test_bad_lists_of_controls_are_refused():
     for wrong in (None, 3, Control):
         with pytest.raises(TypeError, match=r"has no controls in .*write Control"):
             ReducedFunctional(nonlinear, wrong)
+    with pytest.raises(TypeError, match="a set, which has no order"):
+        ReducedFunctional(nonlinear, {Control(U), Control(1.3)})  # pyright: ignore[reportArgumentType]
     controls = [Control(U), Control(1.3)]
     functional = ReducedFunctional(nonlinear, controls)
     controls.clear()
     assert len(functional.derivative([U, 1.3])) == 2
+
+
+@pytest.mark.parametrize("wrong", ["l2", "no", None, 1, np.ones(3)], ids=repr)
+def test_riesz_of_a_call_is_a_flag(wrong):
+    """The name of an inner product is none of a call, where it would count as True, whichever it names."""
+    functional: Any = chain()
+    m = [U, 1.3]
+    for call in (functional.derivative, functional.value_and_derivative, partial(functional.hessian, m)):
+        with pytest.raises(TypeError, match="give False for the cotangent, or True for the gradient"):
+            call(m, riesz=wrong)
+        assert bits(call(m, riesz=np.True_)) == bits(call(m, riesz=True))
 
 
 def test_what_is_no_functional_is_refused():

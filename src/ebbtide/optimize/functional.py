@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence, Set
 from dataclasses import dataclass
 from typing import Any, cast, final
 
@@ -35,7 +35,8 @@ class ReducedFunctional:
         budget: The bytes that each derivative may take beyond *f* alone; None for no bound.
 
     Raises:
-        TypeError: A control is no Control, *f* is no function of so many values, or *budget* no budget.
+        TypeError: A control is no Control, the controls are a set, *f* is no function of so many values, or *budget* no
+            budget.
         ValueError: There are no controls.
 
     Memory:
@@ -63,6 +64,8 @@ class ReducedFunctional:
         if not isinstance(self.controls, Control):
             if not isinstance(cast("object", self.controls), Iterable):
                 raise TypeError(f"A reduced functional has no controls in {self.controls!r:.60}; write Control(value).")
+            if isinstance(self.controls, Set):
+                raise TypeError("The controls are a set, which has no order, and f takes them in one. Give a list.")
             # Of our own: a list of the caller's could change.
             object.__setattr__(self, "controls", tuple(self.controls))
         if not self.all_controls:
@@ -157,7 +160,7 @@ class ReducedFunctional:
             the controls, in memory of the caller.
 
         Raises:
-            TypeError: *f* returns no real number, or a dtype is not that of the control.
+            TypeError: *f* returns no real number, a dtype is not that of the control, or *riesz* is no flag.
             ValueError: A structure or shape is not that of the control.
             BudgetError: The budget is too small; says the least that would do.
 
@@ -186,6 +189,7 @@ class ReducedFunctional:
         Memory:
             As `derivative`.
         """
+        _check_riesz(riesz)
         values = [self._container(k, leaves) for k, leaves in enumerate(self.split(m))]
         both = value_and_grad(self.f, argnums=range(len(values)), budget=self.budget)
         value, cotangents = both(*values)
@@ -215,6 +219,7 @@ class ReducedFunctional:
         Source:
             Griewank and Walther, Evaluating Derivatives (2008), chapter 5: second-order adjoints.
         """
+        _check_riesz(riesz)
         points = [self._container(k, leaves) for k, leaves in enumerate(self.split(m))]
         tangents = [self._container(k, leaves) for k, leaves in enumerate(self.split(direction, "direction"))]
         product = hvp(self.f, argnums=range(len(points)), budget=self.budget)
@@ -227,6 +232,15 @@ class ReducedFunctional:
         if not riesz:
             return list(cotangents)
         return [control.gradient(c) for control, c in zip(self.all_controls, cotangents, strict=True)]
+
+
+def _check_riesz(riesz: Any) -> None:
+    """Raise unless it is True or False: the name of an inner product would count as True, whichever it names."""
+    if not isinstance(riesz, (bool, np.bool_)):
+        raise TypeError(
+            f"riesz={riesz!r:.60} of a derivative: give False for the cotangent, or True for the gradient in the inner "
+            "product of each control, which is that of Control(value, riesz=)."
+        )
 
 
 def as_functional(functional: ReducedFunctional | Callable[..., Any], m: Any) -> ReducedFunctional:
