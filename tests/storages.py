@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
+
 from ebbtide import StorageError
-from ebbtide.storage import Memory, Storage
+from ebbtide.storage import EntryLostError, Memory, Storage
 
 
 class Delegating(Storage):
@@ -64,3 +66,42 @@ class OutOfOrder(Delegating):
     def take(self, key):
         self.check()
         return super().take(key)
+
+
+class LosesBehind(Delegating):
+    """A storage that loses its n-th entry, and tells the next caller that stores or returns anything, whoever it is."""
+
+    def __init__(self, at):
+        super().__init__()
+        self.at, self.count, self.lost, self.told = at, 0, None, True
+
+    def tell(self, key=None):
+        if self.lost is not None and (not self.told or key == self.lost):
+            self.told = True
+            raise EntryLostError(f"The entry {self.lost} is lost.", self.lost, 1, errno.EIO)
+
+    def put(self, key, arrays, *, kind=""):
+        self.tell()
+        self.count += 1
+        nbytes = super().put(key, arrays, kind=kind)
+        if self.count == self.at:
+            super().delete(key)
+            self.lost, self.told = key, False
+        return nbytes
+
+    def get(self, key):
+        self.tell(key)
+        return super().get(key)
+
+    def take(self, key):
+        self.tell(key)
+        return super().take(key)
+
+    def delete(self, key):
+        if key == self.lost:
+            self.lost = None
+        else:
+            super().delete(key)
+
+    def flush(self):
+        self.tell()

@@ -20,7 +20,7 @@ import numpy as np
 import pytest
 from tests.loop import trouble
 from tests.scale import FULL, SEED, bar
-from tests.storages import OutOfOrder
+from tests.storages import LosesBehind, OutOfOrder
 
 import ebbtide
 from ebbtide import Budget, BudgetError, ReleasedValueError, StorageError, cli, grad, profile, timeloop, vjp
@@ -338,6 +338,65 @@ def test_a_retained_sweep_that_lost_its_start_is_over() -> None:
         pullback(1.0)
     with pytest.raises(ReleasedValueError, match="an earlier call of the pullback failed"):
         pullback(1.0)
+
+
+def nested(u: Any, schedule: Any, inner: Any, storage: Any = None) -> Any:
+    """Two loops in turn with a loop in each step, on one storage."""
+    wave = lambda x, _: x + 0.1 * np.sin(x)
+    outer = lambda x, _: timeloop(wave, x, 4, schedule=inner, storage=storage) * 0.99
+    middle = timeloop(outer, u, 6, schedule=schedule, storage=storage)
+    return np.sum(timeloop(outer, middle, 3, schedule=schedule, storage=storage) ** 2)
+
+
+@pytest.mark.parametrize(
+    ("schedule", "inner"),
+    [(Revolve(3), Revolve(2)), (StoreAll("disk"), StoreAll("disk")), (Hierarchical(1, 3, Costs()), Periodic(2, 1))],
+    ids=repr,
+)
+def test_loops_that_share_a_storage_lose_nothing_of_each_other(schedule: Any, inner: Any) -> None:
+    """
+    What is lost behind one loop and told to another is lost for the one alone, and never the only way back.
+
+    It was a `KeyError` for a snapshot of the other one's step of the same number, and the end where the first state of
+    a loop was lost on a storage of the user.
+    """
+    expected = grad(lambda u: nested(u, schedule, inner))(U)
+    at = count = 1
+    while at <= count:
+        storage = LosesBehind(at)
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            assert np.array_equal(grad(lambda u, s=storage: nested(u, schedule, inner, s))(U), expected), at
+        assert len(caught) <= 1
+        assert storage.keys() == ()
+        at, count = at + 1 + at // 8, storage.count
+
+
+def test_a_loss_of_what_the_user_stored_is_no_concern_of_a_loop() -> None:
+    """A loop that is told of it goes on without a warning; the user hears of it by its key."""
+    storage = LosesBehind(1)
+    storage.put("mine", [U])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        found = grad(lambda u: objective(u, schedule=Revolve(3), storage=storage))(U)
+    assert np.array_equal(found, EXPECTED)
+    with pytest.raises(StorageError, match="mine"):
+        storage.get("mine")
+
+
+@pytest.mark.parametrize("states", [8, 14, 20, 40])
+def test_what_a_step_saves_is_not_lost_in_memory(states: int, tmp_path: Path) -> None:
+    """Whatever a disk lost of a step before, what it saves later in memory is there; it was the end of the sweep."""
+
+    def steps(u: Any) -> Any:
+        return np.sum(timeloop(lambda x, _: x + 0.1 * np.sin(x) * np.cos(x), u, 20, schedule=StoreAll("disk")) ** 2)
+
+    u = np.tile(U, 5)
+    expected, budget = grad(steps)(u), Budget(memory=states * u.nbytes + 200_000, disk="1 GiB", directory=tmp_path)
+    full = trouble.Events(1, trouble.fail(errno.ENOSPC), ("pwrite", "allocate"), lasting=True)
+    with pytest.warns(RuntimeWarning, match="No space left"), full.installed():
+        assert np.array_equal(grad(steps, budget=budget)(u), expected)
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("memory", [None, 60, 40])

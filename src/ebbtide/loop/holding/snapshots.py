@@ -166,10 +166,9 @@ class Snapshots:
         packed = pack(state)
         self._forms[step] = packed.forms
         self._put(step, packed.arrays, tier, "restart")
-        key = self._key(step, "restart")
-        if vital and tier != "memory" and key not in self.lost:
+        key, storage = self._key(step, "restart"), self._storage(tier)
+        if vital and not isinstance(storage, Memory) and key not in self.lost:
             # What a thread could not write would be known later, when this state is not at hand any more.
-            storage = self._storage(tier)
             self._attempt(storage, storage.flush, key)
         if vital and key in self.lost:
             self._forms[step] = packed.forms
@@ -196,6 +195,7 @@ class Snapshots:
         if step in self._steps:
             return  # kept for another sweep
         self._steps[step] = record
+        self.lost.pop(self._key(step, "saved"), None)  # what it saved before, on a disk that failed
         if tier != "memory":
             swap = self._swaps[step] = Swap(record)
             self._put(step, swap.take(), tier, "saved")
@@ -244,8 +244,7 @@ class Snapshots:
 
     def _forget_step(self, step: int) -> bool:
         """Forget a step whose saved values were stored; return whether they were elsewhere than in memory."""
-        record = self._steps.pop(step, None)
-        if record is not None and record.tape.pager is not None:
+        if (record := self._steps.pop(step, None)) is not None and record.tape.pager is not None:
             record.tape.pager.close()
         return self._swaps.pop(step, None) is not None
 
@@ -284,8 +283,9 @@ class Snapshots:
         while True:
             try:
                 return call()
-            except EntryLostError as error:
-                self._lose(str(error.key), error)  # of another entry; the call did nothing, and is made again
+            except EntryLostError as error:  # of another entry; the call did nothing, and is made again
+                if str(error.key).startswith(f"{self._name}-"):  # whose it is hears of it when it asks for it
+                    self._lose(str(error.key), error)
             except StorageError as error:
                 storage.check_open()  # else it is a mistake of the caller's, and no failure
                 if not key:
@@ -310,7 +310,7 @@ class Snapshots:
             f"The {kind} values of step {step} of a time loop are lost: {error} The loop goes on without them, and "
             "runs more steps again."
         )
-        self.lost[key] = without_frames(error)
+        self.lost.setdefault(key, without_frames(error))
         tier = self._tiers.pop(key, None)
         if kind == "restart":
             self._forms.pop(int(step), None)
