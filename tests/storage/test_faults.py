@@ -148,6 +148,21 @@ def test_a_call_that_tells_of_a_loss_does_nothing_else(tmp_path):
         assert storage.take("new")[0][0] == 1
 
 
+def test_what_is_lost_can_be_deleted(tmp_path):
+    """Where `delete` is the first call after the failure, that is no error, and no later call tells of it."""
+    disk = Faulty(OSError(errno.EIO, "I/O error"))
+    with Disk(tmp_path, buffer=4 * MIB, system=disk.system) as storage:
+        disk.fatal = 1
+        storage.put("old", [np.zeros(40_000)])
+        storage._resources.pipeline.drain()
+        storage.delete("old")
+        assert storage.keys() == ()
+        with pytest.raises(StorageError, match="nothing stored under the key 'old'"):
+            storage.delete("old")
+        storage.put("old", [np.ones(40_000)])
+        assert storage.take("old")[0][0] == 1
+
+
 def test_a_full_disk_is_told_by_the_call_that_needs_it(tmp_path):
     """`put`, buffered or not, and `reserve` tell of a disk of 100 KiB the missing bytes, and leave nothing on it."""
     most = 100 << 10

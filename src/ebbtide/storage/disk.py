@@ -110,7 +110,7 @@ class Disk(Storage):
         See `Storage.put`; the bytes are those of the file, header and alignment included.
 
         With a buffer the entry is written later. If that fails, the next call that stores or returns anything raises
-        `EntryLostError` and does nothing else; the storage goes on without the entry.
+        `EntryLostError` and does nothing else, unless the entry was deleted; the storage goes on without it.
         """
         self._check_owner()
         self._settle()
@@ -211,8 +211,7 @@ class Disk(Storage):
             self._resources.pipeline.read_ahead(self._readable)
 
     def _readable(self, key: Key) -> EntryRecord | Job | None:
-        entry = self._entries.get(key)
-        return None if entry is None else entry.job or entry.record
+        return None if (entry := self._entries.get(key)) is None else entry.job or entry.record
 
     # Space.
 
@@ -223,10 +222,11 @@ class Disk(Storage):
         The place of one that is being written is given back by the first call after that.
         """
         self._check_owner()
-        check_key(key)
-        if self._lost.pop(key, None) is not None and key not in self._entries:
+        try:
+            entry = self._find(key)
+        except EntryLostError:  # it could not be written, as may have been seen only now: nobody asks for it any more
+            del self._lost[key]
             return
-        entry = self._find(key)
         resources = self._open()
         # First of all, so that an interrupt does not leave a key with half an entry.
         del self._entries[key]
