@@ -19,7 +19,7 @@ from tests.loop import trouble
 from tests.scale import FULL, bar
 from tests.storage.helpers import descriptors_left
 
-from ebbtide import Budget, StorageError, grad, timeloop, vjp
+from ebbtide import Budget, BudgetError, StorageError, grad, timeloop, vjp
 from ebbtide.schedules import Costs, Hierarchical, Periodic, StoreAll
 from ebbtide.storage import Disk
 
@@ -211,6 +211,25 @@ def test_files_of_snapshots_that_end_early(
     record_property("files truncated", sum(counts.values()))
     record_property("gradients made all the same", counts["same"])
     assert counts["same"] > 0
+
+
+@pytest.mark.parametrize(
+    ("call", "number"), [("pwrite", errno.EIO), ("mkdir", errno.ENOSPC), ("open", errno.EDQUOT)]
+)
+def test_values_stay_in_memory_where_the_disk_takes_none(call: str, number: int, tmp_path: Path) -> None:
+    """Outside of loops, too, such a disk costs memory, and one warning; it was a StorageError."""
+    wave = lambda x: np.sum(np.sin(np.sin(np.sin(np.sin(np.sin(np.sin(np.sin(np.sin(np.sin(np.sin(x)))))))))))
+    x, least = np.linspace(0, 1, 100_000), 6 * 800_000
+
+    def gradient() -> Any:
+        with trouble.Events(1, trouble.fail(number), (call,), lasting=True).installed():
+            return grad(wave, budget=Budget(memory=least, disk="64 MiB", directory=tmp_path))(x)
+
+    with pytest.raises(BudgetError) as refused, pytest.warns(RuntimeWarning, match=os.strerror(number)):
+        gradient()
+    least = refused.value.least
+    assert np.array_equal(told_by(gradient)[0], grad(wave)(x))
+    assert list(tmp_path.iterdir()) == []
 
 
 def around(u: Any) -> Any:

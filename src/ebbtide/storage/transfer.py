@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from ebbtide.storage._crc32c import ChecksumsBeside
 
 FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+TROUBLE = FULL | {errno.EIO}
+"""What the system says of a disk that has no room, or works no more; anything else is a mistake in the directory."""
 LARGE_BLOCK = 8 << 20
 """The most bytes that are handed over at a time where two threads have to take turns in the interpreter after each."""
 BESIDE_BLOCK = 2 << 20

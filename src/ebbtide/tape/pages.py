@@ -11,10 +11,12 @@ from typing import Any, final
 from ebbtide.agree import own_communicator
 from ebbtide.arrays.array_type import owner_of
 from ebbtide.budget import Budget
+from ebbtide.errors import StorageError
 from ebbtide.ledger import BUFFERS, SAVED, Ledger
 from ebbtide.quota import Quota
-from ebbtide.storage import Disk, StorageFullError
+from ebbtide.storage import Disk, EntryLostError, StorageFullError
 from ebbtide.storage.failures import close_or_warn
+from ebbtide.storage.transfer import TROUBLE
 from ebbtide.tape.saved import SavedValue, Size
 
 # Two values hide the disk behind the work of the caller: one is on its way while the other one waits.
@@ -41,7 +43,7 @@ class Pages:
         buffer_nbytes: Bytes of the buffer, counted in the ledger.
         storage_nbytes: Bytes of the storage itself, counted there, too.
         freed: Bytes of values that were counted and left memory, whether they came back or not.
-        is_full: Whether the disk itself had no room for one.
+        is_full: Whether the disk itself had no room for one, or works no more.
 
     Memory:
         A buffer for the two largest values that were paged, if there is room and that is at most an eighth of the
@@ -96,7 +98,8 @@ class Pages:
             Whether there was room on disk, if need be after loops had given up some; else it is as it was.
 
         Raises:
-            StorageError: It cannot be written, or an earlier one could not; as it was, the value is in memory then.
+            StorageError: There is no such directory, or an earlier one could not be written; as it was, the value is in
+                memory then.
         """
         storage = self._open()
         self._keys += 1
@@ -135,14 +138,22 @@ class Pages:
         return True
 
     def _store(self, storage: Disk, key: int, packed: Any) -> int:
-        """Return the bytes that an array takes on disk; 0 if there is no room, with one warning of a full disk."""
+        """
+        Return the bytes that an array takes on disk; 0 if that has no room, or fails, with one warning of such a disk.
+
+        Raises:
+            StorageError: There is no such directory, or an earlier array was lost.
+        """
         while True:
             try:
                 return storage.put(key, [packed], kind="saved")
-            except StorageFullError as error:
+            except StorageError as error:
+                if isinstance(error, EntryLostError) or error.errno not in TROUBLE:
+                    raise
                 text, self.is_full = str(error), error.__cause__ is not None
+                lacks_room = isinstance(error, StorageFullError)
             # Not while that error is handled, as what a loop loses meanwhile would keep its frames, and files, alive.
-            if (quota := self._ledger.quota) is not None and quota.relieve():
+            if lacks_room and (quota := self._ledger.quota) is not None and quota.relieve():
                 continue
             if self.is_full and not self._ledger.warned:
                 self._ledger.warned = True

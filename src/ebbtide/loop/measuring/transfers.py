@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,11 +19,8 @@ from ebbtide.quota import Quota
 from ebbtide.schedules import Costs
 from ebbtide.storage import Disk
 from ebbtide.storage.failures import close_or_warn
-from ebbtide.storage.transfer import FULL, LARGE
+from ebbtide.storage.transfer import LARGE, TROUBLE
 from ebbtide.storage.worker import has_waited, read_clocks
-
-# What the system says of a disk that has no room, or works no more; anything else is a mistake in the directory.
-_TROUBLE = FULL | {errno.EIO}
 
 
 def with_transfers(
@@ -70,7 +66,7 @@ def _failing_later() -> Iterator[None]:
     try:
         yield
     except StorageError as error:
-        if error.errno not in _TROUBLE:
+        if error.errno not in TROUBLE:
             raise
 
 
