@@ -933,3 +933,20 @@ def test_what_a_step_that_does_not_fit_gives_up_is_measured_as_held(step: Any) -
         with pytest.raises(BudgetError) as refused:
             gradient(memory)
         assert refused.value.least == least
+
+
+def test_a_table_beside_a_loop_that_gives_up_no_more() -> None:
+    """What is named counts all that the loop before holds; it was the budget itself, again and again."""
+    schedule = Hierarchical(2, 3, Costs(write=1.0, read=1.0))
+    u, memory, found = np.linspace(0.2, 1.1, 50), 150_000, None
+
+    def f(u: Any) -> Any:
+        wave = lambda x, _: x + 0.05 * np.sin(x) * np.cos(0.5 * x)
+        return np.sum(timeloop(wave, timeloop(wave, u, 40, schedule=schedule), 20, schedule=schedule) ** 2)
+
+    for _ in range(4):  # two loops in turn may be refused three times
+        try:
+            found = grad(f, budget=Budget(memory, "1 MiB"))(u)
+        except BudgetError as refused:
+            memory = refused.least
+    assert np.array_equal(found, grad(f)(u))

@@ -204,7 +204,7 @@ def make_plan(
     sizes, memory, disk, costs, kept = _agreed(sizes, memory, disk, costs, kept)
     shared = steps, sizes, costs, memory
     if isinstance(schedule, (Mixed, Hierarchical)) and memory is not None:
-        _check_table(schedule, steps, sizes, memory, held)
+        _check_table(schedule, steps, sizes, memory, held, limit)
     asked = None if schedule is None else _planned(schedule, *shared)
     if isinstance(schedule, Mixed) and asked is not None and memory is not None and sizes.fixed <= memory:
         less = _with_less(schedule, steps, sizes, memory) if asked.predicted_peak_bytes > memory else ()
@@ -303,12 +303,13 @@ def _buffered(plan: Plan, memory: int | None) -> Plan:
     return _planned(plan.schedule, plan.steps, plan.sizes, plan.costs, memory, buffered=True)
 
 
-def _check_table(schedule: Mixed | Hierarchical, steps: int, sizes: Sizes, memory: int, held: int) -> None:
+def _check_table(schedule: Mixed | Hierarchical, steps: int, sizes: Sizes, memory: int, held: int, limit: int) -> None:
     """Raise if the table of a schedule that was asked for cannot be made beside what the first step saved."""
     taken, making = bound_bytes(schedule, steps, sizes)
     first = sizes.interpreter + sizes.taped + sizes.shared + sizes.state
     if making > (left := max(0, memory - first)):
-        least = held + max(sizes.fixed + taken, first + making)
+        need = max(sizes.fixed + taken, first + making)
+        least = held + need if held + need > limit else limit + need - memory
         raise BudgetError(
             f"{schedule} does not fit into {max(0, memory)} bytes ({format_bytes(max(0, memory))}) of memory: its "
             f"table for {steps} steps is made in {making} bytes, and what the first step saved leaves {left}. Give at "
