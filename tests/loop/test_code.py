@@ -50,6 +50,7 @@ from ebbtide import Budget
 from ebbtide.loop.values.code import data_of, digest_code
 from ebbtide.schedules import Costs, Revolve
 
+TRIANGLES = np.array([[0.0, 0.0], [1.0, 0.0], [0.0, 1.0], [1.0, 1.0], [0.4, 0.3]])
 SOURCE = str(Path(ebbtide.__path__[0]).parent)
 
 
@@ -390,6 +391,34 @@ def test_what_is_used_does_not_change():
     normal.moment(2)
     normal.cdf(0.3, method="quadrature")
     assert digest_code(step) == before
+
+
+# Objects of NumPy and SciPy, of a number, that note something of what they are when they are used as here.
+NOTING: dict[str, tuple[Any, Any]] = {
+    "triangulation": (lambda k: scipy.spatial.Delaunay(k * TRIANGLES), lambda mesh: mesh.transform),
+    "interpolator": (
+        lambda k: scipy.interpolate.LinearNDInterpolator(TRIANGLES, k * TRIANGLES[:, 0]), lambda f: f([[0.5, 0.4]]),
+    ),
+    "polynomial": (
+        lambda k: scipy.interpolate.BarycentricInterpolator(np.arange(4.0), np.full(4, float(k))),
+        lambda f: f.derivative(0.5),
+    ),
+    "vectorized": (lambda k: np.vectorize(lambda u: k * u, otypes="d"), lambda f: f(0.5)),
+    "masked array": (lambda k: np.ma.array([1.0, 2.0], mask=[0, 1], fill_value=k), lambda a: a.filled()),
+    "masked array as it fills": (lambda k: np.ma.array([k, 1.0], mask=[0, 1]), lambda a: a.filled()),
+    "kind of numbers": (lambda k: np.finfo(f"f{4 * (k - 1)}"), str),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", NOTING)
+def test_what_objects_note_as_they_are_used_does_not_count(name):
+    """A call that was interrupted is the same when it is made again with the same objects; with others it is not."""
+    make_one, use = NOTING[name]
+    one, other = make_one(2), make_one(3)
+    before = digest_code(make(one)), data_of(make(one))
+    use(one)
+    assert (digest_code(make(one)), data_of(make(one))) == before
+    assert digest_code(make(other)) != before[0]
 
 
 # What belongs to a process, and what changes as it is used: with two numbers one text.

@@ -65,6 +65,17 @@ _OF_C: Mapping[tuple[str, str], Sequence[str]] = types.MappingProxyType(
         ("_struct", "Struct"): ("format",),
     }
 )
+# By package and name: what objects note as they are used, of what else they have.
+_NOTES: Mapping[tuple[str, str], Sequence[str]] = types.MappingProxyType(
+    {
+        ("numpy", "vectorize"): ("_ufunc",),
+        ("numpy", "MaskedArray"): ("_fill_value",),
+        ("numpy", "finfo"): ("_fmt",),
+        ("scipy", "Delaunay"): ("_transform", "_vertex_to_simplex", "_vertex_neighbor_vertices"),
+        ("scipy", "BarycentricInterpolator"): ("_diff_baryint", "_diff_cij"),
+        ("scipy", "AAA"): ("_poles", "_residues", "_roots"),
+    }
+)
 # Descriptors of the interpreter, and what it and its modules put into a class, some of it when that is used, as
 # enumerations note combinations of flags: they say nothing.
 _OF_PYTHON = (types.GetSetDescriptorType, types.MemberDescriptorType, types.WrapperDescriptorType)
@@ -252,8 +263,9 @@ class Reader:
             if self.module is None and not isinstance(value, _DATA):
                 yield _ADDRESS.sub("", repr(value))
         for base in kind.__mro__:
-            told = _OF_C.get((module_of(base).partition(".")[0], base.__name__), ())
-            named = named | {name: getattr(value, name) for name in told}
+            key = module_of(base).partition(".")[0], base.__name__
+            named = named | {name: getattr(value, name) for name in _OF_C.get(key, ())}
+            named = {name: found for name, found in named.items() if name not in _NOTES.get(key, ())}
         yield from _held(named)
 
 
@@ -330,6 +342,10 @@ def _array_parts(value: Any) -> Iterator[str | Held]:
         yield " ".join([str(compute_crc32c_of_values(part)) for part in parts])
     if isinstance(value, np.ma.MaskedArray):
         yield str(compute_crc32c(np.ma.getmaskarray(value)))
+        filling = vars(value)["_fill_value"]  # None until somebody asks for it
+        with np.errstate(over="ignore"):
+            filling = np.asarray(np.ma.default_fill_value(value) if filling is None else filling, value.dtype)
+        yield repr(filling[()])
 
 
 def _held(named: Mapping[str, Any]) -> Iterator[Held | Cached]:
