@@ -69,11 +69,13 @@ class OutOfOrder(Delegating):
 
 
 class LosesBehind(Delegating):
-    """A storage that loses its n-th entry, and tells the next caller that stores or returns anything, whoever it is."""
+    """A storage that loses its n-th entry, or its first one then, and tells the next caller that stores or reads."""
 
-    def __init__(self, at):
+    buffer_nbytes = 1 << 20
+
+    def __init__(self, at, *, first=False):
         super().__init__()
-        self.at, self.count, self.lost, self.told = at, 0, None, True
+        self.at, self.first, self.count, self.lost, self.told = at, first, 0, None, True
 
     def tell(self, key=None):
         if self.lost is not None and (not self.told or key == self.lost):
@@ -85,8 +87,8 @@ class LosesBehind(Delegating):
         self.count += 1
         nbytes = super().put(key, arrays, kind=kind)
         if self.count == self.at:
-            super().delete(key)
-            self.lost, self.told = key, False
+            self.lost, self.told = self.keys()[0] if self.first else key, False
+            super().delete(self.lost)
         return nbytes
 
     def get(self, key):
@@ -104,4 +106,7 @@ class LosesBehind(Delegating):
             super().delete(key)
 
     def flush(self):
+        self.tell()
+
+    def prefetch(self, keys):
         self.tell()

@@ -24,7 +24,7 @@ from tests.storages import LosesBehind, OutOfOrder
 
 import ebbtide
 from ebbtide import Budget, BudgetError, ReleasedValueError, StorageError, cli, grad, profile, timeloop, vjp
-from ebbtide.schedules import Costs, Hierarchical, Periodic, Revolve, StoreAll
+from ebbtide.schedules import Costs, Hierarchical, Mixed, Periodic, Revolve, StoreAll
 from ebbtide.storage import Disk, system
 from ebbtide.storage.listing import clean, list_storage
 from ebbtide.storage.system import POSIX
@@ -382,6 +382,20 @@ def test_a_loss_of_what_the_user_stored_is_no_concern_of_a_loop() -> None:
     assert np.array_equal(found, EXPECTED)
     with pytest.raises(StorageError, match="mine"):
         storage.get("mine")
+
+
+@pytest.mark.parametrize("schedule", [Mixed(6), Mixed(30, restart=1, saved=3), Hierarchical(1, 3, Costs())], ids=repr)
+def test_a_first_state_that_is_lost_later_is_told(schedule: Any) -> None:
+    """Wherever the loop is when nothing leads back any more, the error is that of the storage, and says what to do."""
+    at = count = 2
+    while at <= count:
+        storage = LosesBehind(at, first=True)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            with pytest.raises(StorageError, match="0-restart is lost") as caught:
+                grad(lambda u, s=storage: objective(u, schedule=schedule, storage=s))(U)
+            assert "No state is left" in caught.value.__notes__[0]
+        at, count = at + 1, storage.count
 
 
 @pytest.mark.parametrize("states", [8, 14, 20, 40])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any, final
 
@@ -256,7 +257,9 @@ def reads_after(schedule: Any, position: Position, tiers: tuple[str, ...]) -> It
         return
     found = 0
     for _ in range(ACTIONS_AHEAD):
-        action = schedule.next_action(position)
+        action = None
+        with suppress(ScheduleError):  # who comes there is told what was lost
+            action = schedule.next_action(position)
         if action is None or found == READS_AHEAD:
             return
         if isinstance(action, (Copy, Move)):
