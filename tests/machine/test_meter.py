@@ -42,6 +42,16 @@ def test_temporaries_of_expressions_count_as_numpy_makes_them():
     assert y[0] == 1.5
 
 
+def test_what_numpy_gives_back_and_never_had_is_not_taken_off():
+    """NumPy's sorts by order give back, by its size, a copy of the values that they had no need of."""
+    x = np.linspace(0.0, 1.0, SIZE)[::-1].copy()
+    for sort in (np.argsort, lambda x: np.argsort(x, kind="stable"), lambda x: np.argpartition(x, 3)):
+        with Meter() as meter:
+            order = sort(x)
+            small = order.astype(np.uint16)
+        assert 0 <= meter.peak - order.nbytes - small.nbytes < NUMBERS
+
+
 def test_arrays_of_other_threads_are_not_counted():
     """What is made meanwhile, by a thread that began before the block or in it, is theirs."""
     begin, done = threading.Event(), threading.Event()

@@ -64,6 +64,8 @@ cdef void *take_other(void *context, void *memory, size_t nbytes) noexcept nogil
 
 cdef void give_back(void *context, void *memory, size_t nbytes) noexcept nogil:
     cdef Metered *metered = <Metered *> context
+    if memory is NULL:  # NumPy's sorts by order give back, by its size, a copy that they had no need of
+        return
     metered.live -= nbytes
     metered.source.free(metered.source.ctx, memory, nbytes)
 

@@ -1,0 +1,34 @@
+"""Steps under budgets that sort, for which they take more on a tape than NumPy's own functions do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.measure import find_least, peak_bytes
+
+from ebbtide import Budget, grad, timeloop
+from ebbtide.schedules import Costs
+
+U = np.linspace(0.2, 1.1, 65_536)
+STEPS: dict[str, Callable[[Any], Any]] = {
+    "sorted": lambda u: np.sort(u) * 0.5,
+    "partitioned": lambda u: np.partition(u, 100) * 0.9 + 0.1 * np.sin(u),
+}
+
+
+@pytest.mark.parametrize("name", STEPS)
+def test_what_a_step_makes_beside_numpys_is_in_the_budget(name: str) -> None:
+    """The order in which elements are, which the meter of the first step missed."""
+    step, costs = STEPS[name], Costs(forward=1.0, reverse=2.0)
+    f = lambda u: np.sum(timeloop(lambda u, i: step(u), u, 20, costs=costs) ** 2)
+    expected, alone = grad(f)(U), peak_bytes(lambda: f(U))
+    least = find_least(lambda memory: grad(f, budget=Budget(memory=memory))(U))
+    for memory in [int(least * multiple) for multiple in (1.0, 1.12, 1.3, 1.5)]:
+        found: list[Any] = []
+        call = grad(f, budget=Budget(memory=memory))
+        call(U)
+        assert peak_bytes(lambda: found.append(call(U))) - alone <= memory
+        assert found[0].tobytes() == expected.tobytes()
