@@ -1,4 +1,4 @@
-"""Steps under budgets that sort, for which they take more on a tape than NumPy's own functions do."""
+"""Steps under budgets that sort or clip, for which they take more on a tape than NumPy's own functions do."""
 
 from __future__ import annotations
 
@@ -16,12 +16,13 @@ U = np.linspace(0.2, 1.1, 65_536)
 STEPS: dict[str, Callable[[Any], Any]] = {
     "sorted": lambda u: np.sort(u) * 0.5,
     "partitioned": lambda u: np.partition(u, 100) * 0.9 + 0.1 * np.sin(u),
+    "clipped": lambda u: np.clip(u * 1.01, 0.1, 0.9),
 }
 
 
 @pytest.mark.parametrize("name", STEPS)
 def test_what_a_step_makes_beside_numpys_is_in_the_budget(name: str) -> None:
-    """The order in which elements are, which the meter of the first step missed."""
+    """The order in which elements are, and the array between both bounds; the meter of the first step missed orders."""
     step, costs = STEPS[name], Costs(forward=1.0, reverse=2.0)
     f = lambda u: np.sum(timeloop(lambda u, i: step(u), u, 20, costs=costs) ** 2)
     expected, alone = grad(f)(U), peak_bytes(lambda: f(U))

@@ -47,9 +47,14 @@ def _does_as_numpy(node: Node) -> bool:
     """Return whether an operation takes what NumPy's does; with index arrays it may be a part of another function."""
     one = node.signature
     if one is None or (type(one) is Signature and one.local):
-        return True
+        return not _is_of_clip(node)
     linear = type(one) is Signature and not (one.saves or one.keeps) and _module_of(one) in _PLAIN
     return linear and not arrays_in(node.params, lambda array: True)
+
+
+def _is_of_clip(node: Node) -> bool:
+    """Return whether an operation may be the second of two that `np.clip` is for us: NumPy's makes one array."""
+    return node.name == "minimum" and any(parent.name == "maximum" for parent in node.parents or ())
 
 
 def is_known(record: TapedStep) -> bool:
