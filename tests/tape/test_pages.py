@@ -140,3 +140,27 @@ def test_a_disk_that_is_too_small_is_told_as_a_want_of_memory(tmp_path, units, p
         assert peak_bytes(lambda memory=memory: call(memory)) - alone <= memory + (pulls > 1) * UNIT
         assert found[0].tobytes() == expected
     assert list(tmp_path.iterdir()) == []
+
+
+def spread(x):
+    """Repeat a few numbers, by an index array of the size of the result."""
+    return 0.5 * x + 0.01 * np.repeat(np.sum(x.reshape(-1, 50), axis=1), 50)
+
+
+@pytest.mark.parametrize("step", [lambda x: np.clip(x * 1.01, 0.1, 0.9), spread])
+def test_what_an_operation_makes_has_room_before_it_is_made(tmp_path, step):
+    """An array between both bounds beside their masks, and a result that is larger than what it is read from."""
+
+    def f(x):
+        for _ in range(6):
+            x = step(x) + 0.001 * x * x
+        return np.sum(x * x)
+
+    x = np.linspace(0.2, 1.1, SIZE)
+    alone, expected = peak_bytes(lambda: f(x)), grad(f)(x)
+    with pytest.raises(BudgetError) as refused:
+        grad(f, budget=Budget(1, disk="1 GiB", directory=tmp_path))(x)
+    for memory in (refused.value.least, int(refused.value.least * 1.1)):
+        call = grad(f, budget=Budget(memory, disk="1 GiB", directory=tmp_path))
+        assert np.array_equal(call(x), expected)
+        assert peak_bytes(lambda call=call: call(x)) - alone <= memory

@@ -28,6 +28,8 @@ from ebbtide.rules.gathers import is_traced, read_places, write_places
 from ebbtide.rules.reductions import axis_of, placed
 
 _BASIC = (int, np.integer, slice, type(None), type(Ellipsis))
+# Its elements take no memory, however many an index reads.
+_NOTHING = np.dtype([])
 
 
 def normalized(index: Any) -> tuple[Any, ...]:
@@ -61,7 +63,7 @@ def _is_basic(index: tuple[Any, ...]) -> bool:
 
 
 def _read_type(kind: ArrayType, index: tuple[Any, ...]) -> ArrayType:
-    dummy = np.broadcast_to(np.zeros((), np.int8), kind.shape)
+    dummy = np.broadcast_to(np.zeros((), _NOTHING), kind.shape)
     return ArrayType(np.shape(dummy[index]), kind.dtype)
 
 

@@ -124,10 +124,17 @@ def held_by(node: Node, counted: Callable[[Any], bool] | None = None) -> list[An
     return cells + arrays_in(node.params, counted)
 
 
+def masks_nbytes(signature: Signature, values: list[Any]) -> int:
+    """Return the bytes of the masks that an operation is going to keep, and of what it makes of them for a moment."""
+    masks = len(signature.keeps) * max([a.size for a in values if type(a) is np.ndarray], default=0)
+    return masks + min(3 * masks, BLOCK)
+
+
 def result_nbytes(signature: Signature, values: list[Any], params: Any) -> int:
-    """Return the bytes of the result of an operation: those of the largest operand, unless it is a product."""
+    """Return the bytes of the result of an operation: of a product or an index array's, or those of an operand."""
     most = max([a.nbytes for a in values if type(a) is np.ndarray], default=0)
-    if signature.name not in _PRODUCTS or signature.infer is None or most <= BLOCK:
+    is_larger = signature.name in _PRODUCTS and most > BLOCK
+    if signature.infer is None or not (is_larger or arrays_in(params, lambda array: array.nbytes > BLOCK)):
         return most
     with suppress(TypeError, ValueError, IndexError):  # operands that do not fit: the operation will say so
         return int(signature.infer(*map(type_of, values), **(params or {})).nbytes)

@@ -18,12 +18,11 @@ from ebbtide.arrays.array_type import owner_of
 from ebbtide.arrays.primitive import Pull, Signature
 from ebbtide.budget import Budget
 from ebbtide.ledger import COTANGENTS, Ledger
-from ebbtide.tape.blocks import BLOCK
 from ebbtide.tape.disk_room import DiskRoom
 from ebbtide.tape.entries import Entries
 from ebbtide.tape.forecast import Forecast
 from ebbtide.tape.forms import Form, form_of
-from ebbtide.tape.holders import arrays_in, is_pageable, pageable_bytes, result_nbytes, stays_held
+from ebbtide.tape.holders import arrays_in, is_pageable, masks_nbytes, pageable_bytes, result_nbytes, stays_held
 from ebbtide.tape.node import Node
 from ebbtide.tape.overhead import CELL_BYTES, EXCLUDED_BYTES, GUARD_BYTES, Overhead, node_bytes
 from ebbtide.tape.pages import STORAGE_BYTES, Pages
@@ -126,17 +125,17 @@ class Pager:
         Make room for the operands and masks that an operation is going to save, before it computes anything.
 
         And for one result: NumPy reuses the memory of temporaries of expressions, which a record cannot, and an
-        operation that is made of others takes one array more than NumPy's own.
+        operation that is made of others takes one array more than NumPy's own, as `np.clip` does beside its masks.
         """
         ledger = self.ledger
         if not self._pages_now and (ledger.limit is None or self.passed is not None or not ledger.lenders):
             return
-        arrays = [a for a in values if type(a) is np.ndarray]
         saved = [a for k in signature.saves if k >= 0 and type(a := values[k]) is np.ndarray]
+        saved += arrays_in(params, lambda array: not ledger.holds(array))
         new = {id(o := owner_of(a)): o.nbytes for a in saved if self.find(a) is None and not self.is_callers(a)}
-        masks = len(signature.keeps) * max([a.size for a in arrays], default=0)
-        self._margin = max(self._margin, masks + min(3 * masks, BLOCK))
-        need = sum(new.values()) + max(self._margin, result_nbytes(signature, values, params)) + self._unplanned()
+        masks = masks_nbytes(signature, values)
+        self._margin, result = max(self._margin, masks), result_nbytes(signature, values, params) + masks
+        need = sum(new.values()) + max(self._margin, result) + self._unplanned()
         if self._pages_now:
             self._make_room(need)
         elif ledger.limit is not None:
