@@ -480,6 +480,18 @@ def test_contract_of_boundary_values():
     check_space(made, [made(np.arange(3.0))])
 
 
+def test_a_contract_is_of_a_type_and_of_a_list():
+    """One vector in the place of a list, and what is no type, is an error that says what to give."""
+    made = make_space()
+    for wrong in (made(np.arange(3.0)), None):
+        with pytest.raises(TypeError, match=r"no vectors of Made\. Give a list of them"):
+            check_space(made, wrong)
+    with pytest.raises(TypeError, match=r"no type of vectors\. Give the class"):
+        check_space(made(np.arange(3.0)), [])
+    with pytest.raises(AssertionError, match="int is not registered"):
+        check_space(int, [1])
+
+
 OPTIMIZED = """
 import numpy as np
 from ebbtide import register_space

@@ -128,6 +128,15 @@ def test_nan_agrees_with_nothing():
         check_grads(f, X, order=1)
 
 
+@pytest.mark.parametrize("modes", [("fwd",), ("rev",)], ids=["fwd", "rev"])
+def test_an_infinite_difference_agrees_with_nothing(modes):
+    """Where a function overflows at the point and not beside it, a wrong rule passed: so large was the tolerance."""
+    wrong = primitive(lambda x: 1.0 * np.exp(x), vjp=lambda g, x: 0.0 * g * x, jvp=lambda t, x: 0.0 * t * x)
+    x = np.array([np.log(np.finfo(float).max) + 1e-6, 1.0])
+    with np.errstate(over="ignore"), pytest.raises(AssertionError, match=r"the derivative is 0\.0, and -?inf was"):
+        check_grads(wrong, x, order=1, modes=modes)
+
+
 def test_arguments_stay_as_they_are():
     """A function that writes into its argument is checked at the point that was given."""
 
@@ -148,3 +157,15 @@ def test_what_has_nothing_to_check_is_refused():
     for options in ({"modes": "fwd"}, {"modes": ()}, {"order": 0}, {"order": 2.0}, {"order": True}):
         with pytest.raises(ValueError, match="give a"):
             check_grads(np.sin, 1.0, **options)
+    for name in ("rtol", "atol", "eps"):
+        for wrong in (-1.0, np.nan, np.inf, "1e-6", True):
+            with pytest.raises(ValueError, match=f"{name}=.*give a"):
+                check_grads(np.sin, 1.0, **{name: wrong})  # pyright: ignore[reportArgumentType]
+    for modes in (3, [["rev"]]):
+        with pytest.raises(ValueError, match="give a tuple of 'fwd', 'rev' or both"):
+            check_grads(np.sin, 1.0, modes=modes)  # pyright: ignore[reportArgumentType]
+    for arguments in (("a",), (None,), (object(),)):
+        with pytest.raises(TypeError, match="needs arguments of floating-point or complex numbers"):
+            check_grads(np.sin, *arguments)
+    with pytest.raises(TypeError, match="nothing to check"):
+        check_grads(lambda x: "a", 1.0)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from typing import Any
 
@@ -53,7 +53,8 @@ def check_grads(
         AssertionError: Two derivatives differ, or one has not the dtype and shape that it has to have. The message
             has the order, the mode, the place and both numbers.
         TypeError: An argument is no floating-point or complex number, or *f* returns none: there is nothing to check.
-        ValueError: A mode is unknown, *order* is no whole number of at least 1, or *eps* no number above 0.
+        ValueError: A mode is unknown, *order* is no whole number of at least 1, *eps* no number above 0, or a tolerance
+            no finite one of at least 0.
 
     Memory:
         Some copies of the arguments, and what the derivatives of *f* take.
@@ -62,15 +63,10 @@ def check_grads(
         >>> import numpy as np
         >>> check_grads(lambda x: np.sin(x) * x, np.array([0.5, 2.0]))
     """
-    if isinstance(modes, str) or not modes or set(modes) - {"fwd", "rev"}:
-        raise ValueError(f"modes={modes!r}: give a tuple of 'fwd', 'rev' or both, as ('rev',).")
-    if isinstance(order, bool) or not isinstance(order, (int, np.integer)) or order < 1:
-        raise ValueError(f"order={order!r}: give a whole number of at least 1.")
-    if eps is not None and not 0 < eps < np.inf:
-        raise ValueError(f"eps={eps!r}: give a number above 0, or None.")
+    _check_options(order, modes, eps, {"rtol": rtol, "atol": atol})
     check_function(f, "check_grads")
     leaves, structure = flatten(args)
-    if not leaves or any(type_of(leaf).dtype.kind not in "fc" for leaf in leaves):
+    if not leaves or not all(map(_is_floating, leaves)):
         raise TypeError(
             f"check_grads needs arguments of floating-point or complex numbers, not {args!r:.80}. Write 3.0 for 3, and "
             "close over what is not differentiated."
@@ -95,6 +91,29 @@ def check_grads(
         return outputs
 
     _check_by_steps(function, leaves, order, tuple(modes), limits, paths_of(structure), fixed=eps is not None)
+
+
+def _check_options(order: Any, modes: Any, eps: Any, tolerances: dict[str, Any]) -> None:
+    """Raise for what no check can be made with, or what would let all pass."""
+    known = isinstance(modes, Collection) and all(mode in ("fwd", "rev") for mode in modes)
+    if isinstance(modes, str) or not known or len(modes) == 0:
+        raise ValueError(f"modes={modes!r}: give a tuple of 'fwd', 'rev' or both, as ('rev',).")
+    if isinstance(order, bool) or not isinstance(order, (int, np.integer)) or order < 1:
+        raise ValueError(f"order={order!r}: give a whole number of at least 1.")
+    if eps is not None and not (_is_number(eps) and 0 < eps < np.inf):
+        raise ValueError(f"eps={eps!r}: give a number above 0, or None.")
+    for name, tolerance in tolerances.items():
+        if tolerance is not None and not (_is_number(tolerance) and 0 <= tolerance < np.inf):
+            raise ValueError(f"{name}={tolerance!r}: give a finite number of at least 0, or None.")
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool)
+
+
+def _is_floating(value: Any) -> bool:
+    """Return whether a leaf is an array or a number of floats, real or complex, and no text or object."""
+    return isinstance(value, (float, complex)) or getattr(getattr(value, "dtype", None), "kind", None) in ("f", "c")
 
 
 class _TooShortError(Exception):
@@ -232,7 +251,7 @@ def _reverse(f: Callable[..., list[Any]], cotangent: list[Any], *point: Any) -> 
 
 def _differentiable(outputs: Any) -> list[Any]:
     """Return those outputs of a function that are no integers, booleans or other constants."""
-    return [x for x in flatten(outputs)[0] if x is not None and type_of(x).dtype.kind in "fc"]
+    return [x for x in flatten(outputs)[0] if _is_floating(x)]
 
 
 def drawn_like(value: Any, random: np.random.Generator) -> Any:
@@ -306,7 +325,8 @@ def compare(found: Any, expected: Any, limits: dict[str, float], what: str) -> N
     limit = limits["atol"] + limits["rtol"] * float(np.max(np.abs(expected)))
     error = np.abs(found - expected)
     worst = np.unravel_index(int(np.argmax(np.where(np.isnan(error), np.inf, error))), error.shape)
-    if not error[worst] <= limit:
+    # Beside an infinite one that is expected, the limit is infinite, too.
+    if not error[worst] <= limit or error[worst] == np.inf:
         raise AssertionError(
             f"{what}: the derivative is {found[worst]}, and {expected[worst]} was expected, at index "
             f"{tuple([int(k) for k in worst])}. They differ by {error[worst]:.3g}; the tolerance is {limit:.3g}."

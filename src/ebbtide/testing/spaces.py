@@ -15,6 +15,8 @@ from ebbtide.transforms.reverse import grad
 
 # Numbers to unpack are drawn from this seed, so that a failure can be repeated.
 SEED = 20170204
+# An argument has its name.
+_CLASS = type
 
 
 def check_space(type: type[Any], examples: Iterable[Any]) -> None:  # noqa: A002 - as in register_space
@@ -27,7 +29,7 @@ def check_space(type: type[Any], examples: Iterable[Any]) -> None:  # noqa: A002
 
     Raises:
         AssertionError: A function does not keep to the contract; says which and how.
-        TypeError: A function returns something else than it has to.
+        TypeError: A function returns something else than it has to, *type* is no type, or the examples are no list.
 
     Memory:
         Some copies of one example at a time.
@@ -41,9 +43,13 @@ def check_space(type: type[Any], examples: Iterable[Any]) -> None:  # noqa: A002
         >>> register_space(Momentum, pack=lambda m: (m.values, ()), unpack=lambda array, form: Momentum(array))
         >>> check_space(Momentum, [Momentum(np.ones(3))])
     """
+    if not isinstance(type, _CLASS):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise TypeError(f"{type!r:.60} is no type of vectors. Give the class that was registered.")
     space = SPACES.get(type)
     if space is None:
         raise AssertionError(f"{type.__name__} is not registered. Call ebbtide.register_space first.")
+    if not isinstance(examples, Iterable):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise TypeError(f"The examples are {examples!r:.60}, and no vectors of {type.__name__}. Give a list of them.")
     vectors = list(examples)
     if not vectors:
         raise AssertionError("There are no examples to check.")
