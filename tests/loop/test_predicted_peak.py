@@ -251,3 +251,18 @@ def test_what_steps_on_disk_leave_in_memory_is_counted_once(step: Any, states: i
 
     measured, predicted = measured_beside_predicted(f, u, Budget(states * u.nbytes, disk=300 * u.nbytes))
     assert 0.95 * predicted <= measured <= predicted
+
+
+def test_buffers_that_code_after_a_loop_takes_come_back_for_the_sweep() -> None:
+    """The sweep was planned with them, and read each step in line: 0.81 of the predicted peak."""
+    u = np.linspace(0.2, 1.1, POINTS)
+
+    def f(u: Any) -> Any:
+        options = {"outputs": True, "costs": COSTS_OF_DISK}
+        after, sums = timeloop(lambda u, _: (u + 0.01 * np.sin(u), np.sum(u * u)), u, 9, **options)
+        return np.sum(after * after) + np.sum(sums)
+
+    for states in (6.25, 6.75, 7.5):
+        budget = Budget(int(states * u.nbytes), disk=40 * u.nbytes)
+        measured, predicted = measured_beside_predicted(f, u, budget)
+        assert 0.95 * predicted <= measured <= predicted

@@ -354,6 +354,9 @@ class Room:
         self._replace(rule, choose_or_go_on(rule, self._ledger, self._unseen, self._stays, is_lean=is_lean))
         # What it gave up meanwhile, for others that went to disk, is known to that plan.
         self._freed, self.stale = None, False
+        more = rule.plan.buffer - rule.snapshots.buffer_nbytes
+        if more > 0 and (self._ledger.limit is None or self._ledger.live + more <= self._ledger.limit):
+            rule.snapshots.resize_buffers(rule.plan.buffer)  # which code after the loop had no room for
         went_back, self.spare.went_back = self.spare.went_back, False
         return went_back
 

@@ -22,7 +22,7 @@ def ways(rule: Any, nbytes: int = 0) -> tuple[Callable[[], bool], ...]:
     saved = partial(give_up_first, rule), partial(give_up_on_disk, rule, ahead.Cheapest("disk", "saved"))
     last = partial(go_back, rule), partial(move_first, rule), partial(give_up_last, rule)
     entries = partial(give_up_entries, rule, ahead.Cheapest("disk")), partial(give_up_table, rule)
-    return *first, rule.snapshots.give_up_buffers, one, *saved, *last, *entries
+    return *first, rule.snapshots.resize_buffers, one, *saved, *last, *entries
 
 
 def _is_last_cheapest(rule: Any, nbytes: int) -> bool:

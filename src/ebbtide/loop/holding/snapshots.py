@@ -95,14 +95,14 @@ class Snapshots:
         """The tiers that are read ahead: the disk; all of them where they are a storage of the user with a buffer."""
         return ("memory", "disk") if self.are_theirs and self._storages["disk"].buffer_nbytes else ("disk",)
 
-    def give_up_buffers(self) -> bool:
-        """Go on with transfers in line; return whether there were buffers."""
-        freed = self.buffer_nbytes
+    def resize_buffers(self, nbytes: int = 0) -> bool:
+        """Have buffers of so many bytes, none for transfers in line; return whether that freed some."""
+        before = self.buffer_nbytes
         for storage in self._storages.values():
             if isinstance(storage, Disk) and not self.are_theirs:
-                storage.resize(0)
-        self._ledger.add(BUFFERS, -freed)
-        return freed > 0
+                storage.resize(nbytes)
+        self._ledger.add(BUFFERS, self.buffer_nbytes - before)
+        return self.buffer_nbytes < before
 
     @property
     def counted(self) -> int:
