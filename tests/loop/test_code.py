@@ -380,6 +380,7 @@ def test_what_is_used_does_not_change():
     step = make([model, sparse, function, functools.lru_cache(abs), spline, product, matrix, normal, Kind])
     before = digest_code(step)
     assert Kind.SLOW | Kind.LARGE
+    assert ~Kind.SLOW == Kind.LARGE
     assert model.slope.size == 3
     assert sparse.has_canonical_format
     function(np.ones(2))
@@ -421,6 +422,14 @@ def test_what_objects_note_as_they_are_used_does_not_count(name):
     assert digest_code(make(other)) != before[0]
 
 
+def archive_of(array: Any) -> Any:
+    """A file of several arrays, in memory, as `np.load` opens it."""
+    file = io.BytesIO()
+    np.savez(file, array=array)
+    file.seek(0)
+    return np.load(file)
+
+
 # What belongs to a process, and what changes as it is used: with two numbers one text.
 UNSEEN = {
     "thread": lambda k: threading.Thread(name=f"{k}"),
@@ -429,6 +438,7 @@ UNSEEN = {
     "iterator": itertools.count,
     "generator": random.Random,
     "text as a file": lambda k: io.StringIO(f"{k}"),
+    "archive": lambda k: archive_of(np.full(2, float(k))),
 }
 
 

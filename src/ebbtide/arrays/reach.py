@@ -158,7 +158,7 @@ def module_of(value: Any) -> str:
     return found if isinstance(found, str) else ""
 
 
-def is_of_cython(value: Any) -> bool:
+def is_cython(value: Any) -> bool:
     """Return whether a value is a function that Cython has compiled."""
     return type(value).__name__ in ("cython_function_or_method", "fused_cython_function")
 

@@ -25,15 +25,7 @@ from typing import Any, NamedTuple, cast, final
 import numpy as np
 import optree
 
-from ebbtide.arrays.reach import (
-    imported_by,
-    is_installed,
-    is_of_cython,
-    module_of,
-    named_cells,
-    named_globals,
-    names_of,
-)
+from ebbtide.arrays.reach import imported_by, is_cython, is_installed, module_of, named_cells, named_globals, names_of
 from ebbtide.arrays.traced import TracedArray
 from ebbtide.budget import Budget
 from ebbtide.errors import TraceError
@@ -68,6 +60,7 @@ _OF_C: Mapping[tuple[str, str], Sequence[str]] = types.MappingProxyType(
 # By package and name: what objects note as they are used, of what else they have.
 _NOTES: Mapping[tuple[str, str], Sequence[str]] = types.MappingProxyType(
     {
+        ("enum", "Flag"): ("_inverted_",),
         ("numpy", "vectorize"): ("_ufunc",),
         ("numpy", "MaskedArray"): ("_fill_value",),
         ("numpy", "finfo"): ("_fmt",),
@@ -166,7 +159,7 @@ class Reader:
         elif isinstance(value, types.ModuleType):
             yield _name_version(value.__name__)
             yield from self._class_of_user(value)
-        elif is_of_cython(value):
+        elif is_cython(value):
             yield f"{_name_version(module_of(value))} {value.__qualname__}"
             yield Held((value.__defaults__, value.__kwdefaults__), f"defaults of {value.__name__}")
         elif isinstance(value, (types.BuiltinFunctionType, types.MethodWrapperType)):
@@ -247,7 +240,7 @@ class Reader:
         yield from self._class_of_user(value)
         if not self.is_library(module_of(kind)):
             named = _attributes(value)
-        elif isinstance(value, _PLANNING):
+        elif issubclass(kind, _PLANNING):
             named = {}  # of loops in a step, and as for those around nothing of the result depends on it
         elif dataclasses.is_dataclass(value):
             named = {field.name: getattr(value, field.name, None) for field in dataclasses.fields(value)}
