@@ -517,6 +517,14 @@ def test_how_an_array_lies_counts():
     assert digest_code(make(row[None])) == digest_code(make(np.asfortranarray(row[None])))
 
 
+def test_what_is_broadcast_is_read_once():
+    """An array of many terabytes that is one row again and again takes no time, and its row counts."""
+    rows = [np.broadcast_to(np.array([1.0, k]), (1 << 40, 2)) for k in (2.0, 2.0, 3.0)]
+    found = [digest_code(make(array)) for array in [*rows, rows[0][:7]]]
+    assert found[0] == found[1]
+    assert len(set(found)) == 3
+
+
 def test_plain_data_has_one_text_however_it_is_held():
     """What is shared, and in what order it is met, does not matter; data that holds itself is read."""
     row = [1.0, (2.0, "a")]

@@ -329,6 +329,8 @@ def _array_parts(value: Any) -> Iterator[str | Held]:
     if plain.dtype.hasobject:
         yield Held(plain.ravel().tolist())
     else:
+        # What was broadcast is read once; its shape and how it lies are told above.
+        plain = plain[tuple([slice(None, None if stride else 1) for stride in plain.strides])]
         # Of an array with gaps only a few rows are copied at a time: a loop's budget has no room for all.
         rows = max(1, _BLOCK // max(1, plain[:1].nbytes)) if plain.ndim else 1
         parts = [plain[k : k + rows] for k in range(0, len(plain), rows)] if plain.ndim else [plain]
