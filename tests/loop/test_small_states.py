@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -13,6 +14,9 @@ from tests.measure import find_least, peak_bytes, peak_of, traced
 from ebbtide import Budget, BudgetError, grad, profile, timeloop
 from ebbtide.ledger import Ledger
 from ebbtide.loop.holding.fallback import Fallback
+from ebbtide.loop.measuring.inside import Inside
+from ebbtide.loop.planning.plan import make_plan
+from ebbtide.loop.planning.sizes import Sizes
 from ebbtide.schedules import Costs, Hierarchical, Mixed, Periodic, Position, Schedule, Snapshot, StoreAll
 from ebbtide.schedules.revolve import keep_best
 from ebbtide.storage import Memory
@@ -41,6 +45,19 @@ def taken(function: Any, budget: Budget) -> int:
 def test_one_table_at_a_time(memory: int) -> None:
     """That of the plan before costs are measured is gone when the next one is made: both took 9 % more than allowed."""
     assert taken(lambda u: np.sum(timeloop(step, u, 300) ** 2), Budget(memory=memory)) <= memory
+
+
+def test_positions_that_judge_loops_in_steps_leave_nothing() -> None:
+    """What is dead of a plan that was followed goes before the next one is: a budget of 203 KB took 238."""
+    sizes, costs = Sizes(state=400, saved=4000, sweep=6000, gradients=0, stored=4096), Costs(forward=1.0, reverse=2.0)
+    plan = make_plan(40, sizes, memory=sizes.fixed + 60_000, disk=0, costs=costs)
+    inside = Inside([make_plan(4, sizes, memory=sizes.fixed + 8000, disk=0, costs=costs)], 0)
+    with traced():
+        inside.again(plan, plan.predicted_peak_bytes, 10_000)
+        before = tracemalloc.get_traced_memory()[0]
+        for _ in range(6):
+            inside.again(plan, plan.predicted_peak_bytes, 10_000)
+        assert tracemalloc.get_traced_memory()[0] - before < 8192
 
 
 @pytest.mark.parametrize("memory", [264_000, 352_000])

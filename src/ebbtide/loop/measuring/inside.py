@@ -12,6 +12,7 @@ from ebbtide.loop.holding.share import count_spare
 from ebbtide.loop.measuring.moments import MOST_STEPS
 from ebbtide.loop.planning.plan import Plan, make_plan
 from ebbtide.loop.planning.predict import spare_tier, table_bytes
+from ebbtide.machine import free_dead_tuples
 from ebbtide.schedules import Forward, Position, Reverse, Revolve
 
 
@@ -84,6 +85,8 @@ class Inside:
                 found -= at_hand
             at_hand = isinstance(action, Forward) and action.save
             position = position.after(action)
+        if free_dead_tuples is not None:
+            free_dead_tuples()  # the positions had some, as those of the next plan will
         return found / max(1, plan.steps)
 
     def _again(self, room: int, free: int) -> float:
