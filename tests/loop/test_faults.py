@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import gc
 import itertools
 import os
 import subprocess
@@ -396,6 +397,28 @@ def test_a_first_state_that_is_lost_later_is_told(schedule: Any) -> None:
                 grad(lambda u, s=storage: objective(u, schedule=schedule, storage=s))(U)
             assert "No state is left" in caught.value.__notes__[0]
         at, count = at + 1, storage.count
+
+
+def test_files_of_a_pullback_that_fails_do_not_wait_for_the_collector(tmp_path: Path) -> None:
+    """What the code before the loop had on disk goes with the pullback: the error kept the frames that raised it."""
+    storage, x = OutOfOrder(), np.tile(U, 10)
+
+    def f(u: Any) -> Any:
+        for _ in range(8):
+            u = np.sin(u) * 1.1
+        return objective(u, schedule=Revolve(3), storage=storage)
+
+    gc.disable()
+    try:
+        _, pullback = vjp(f, x, retain=True, budget=Budget(12 * x.nbytes, "1 GiB", tmp_path))
+        assert list(tmp_path.iterdir())
+        storage.broken = True
+        with pytest.warns(RuntimeWarning, match="are lost"), suppress(StorageError):
+            pullback(1.0)
+        del pullback
+        assert list(tmp_path.iterdir()) == []
+    finally:
+        gc.enable()
 
 
 @pytest.mark.parametrize("states", [8, 14, 20, 40])

@@ -47,16 +47,20 @@ def next_action(schedule: Schedule, position: Position, lost: Mapping[str, Stora
     try:
         action = schedule.next_action(position)
     except ScheduleError as error:
-        for reason in lost.values():
-            reason.add_note(
-                "No state is left from which the first steps can run again. Give a schedule that stores restart states "
-                "(Revolve or Hierarchical), or a budget with memory for one more state: the loop then keeps its first."
-            )
-            raise reason from error
-        raise
+        if not lost:
+            raise
+        raise _with_advice(next(iter(lost.values()))) from error  # no name here keeps an error that has this frame
     if action is None:
         raise ScheduleError(f"{schedule} gives no action at {position}, where the loop is not finished.")
     return action
+
+
+def _with_advice(reason: StorageError) -> StorageError:
+    reason.add_note(
+        "No state is left from which the first steps can run again. Give a schedule that stores restart states "
+        "(Revolve or Hierarchical), or a budget with memory for one more state: the loop then keeps its first."
+    )
+    return reason
 
 
 def narrowed(action: Any) -> Any:

@@ -79,7 +79,7 @@ class Snapshots:
                 _remove_keys(theirs, self._name)
         # What the ledger has for the interpreter, and what a disk has reserved for the loop, beside others.
         self._counted: dict[str, int] = {"bytes": 0}
-        held = self._forms, self._steps, self._swaps, self._tiers, self._adopted
+        held = self._forms, self._steps, self._swaps, self._tiers, self._adopted, self.lost
         self._finalizer = weakref.finalize(
             self, _give_up, self._storages, held, self._name, ledger, theirs is not None, self._counted
         )

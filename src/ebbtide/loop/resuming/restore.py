@@ -178,8 +178,10 @@ def begin_again(rule: Any) -> None:
     if prefix.state is not None:
         state = rule.snapshots.get_state(prefix.state, keep=True)
         if state is None:
-            rule.fail()
-            raise next(iter(rule.snapshots.lost.values()))
+            try:
+                raise next(iter(rule.snapshots.lost.values()))
+            finally:
+                rule.fail()
         rule.state = state
         rule.loss.loaded(prefix.state, "restart", rule.snapshots.error, rule.verifier)
     # A recorded one goes on from nowhere but where it has been.
