@@ -10,7 +10,7 @@ import pytest
 from scipy import special
 from tests.measure import peak_bytes
 
-from ebbtide import RuleMissingError, TraceError, grad, jit, jvp, vjp
+from ebbtide import RuleMissingError, TraceError, grad, jit, jvp, vjp, vmap
 from ebbtide.arrays.views import bottom
 from ebbtide.testing import check_grads
 
@@ -129,6 +129,81 @@ def test_an_array_without_axes_stays_one():
         value, pullback = vjp(run, x)
         assert value == run(x) == jvp(run, (x,), (x,))[0]
         np.testing.assert_allclose(pullback(np.ones_like(value))[0], 2.7 * x**1.7, rtol=1e-6)
+
+
+def _swap(a):
+    a[0], a[1] = a[1], a[0]
+
+
+def _carry(a):
+    before = a[0]
+    for k in (1, 2):
+        before, a[k] = a[k], before
+    return before
+
+
+def _swap_by_place(a):
+    i = np.argmax(a)
+    t = a[i]
+    a[i] = a[0]
+    a[0] = t
+
+
+def _change_row(a):
+    rows = np.outer(a, a)
+    r = rows[np.argmax(a)]
+    r *= 2.0
+    t = rows[np.argmax(a), 0]
+    rows *= 3.0
+    return rows + t
+
+
+def _change_sorted(a):
+    i = np.argsort(a)
+    smallest, ordered = a[i[0]], a[i]
+    a[i[0]] = 7.0
+    return smallest * ordered
+
+
+def _change_all(a):
+    x, *others = a
+    np.sin(a, out=a)
+    return x * others[1]
+
+
+def _add_to_another(a):
+    t, u = a[0], a[1]
+    t += u
+    return t
+
+
+@pytest.mark.parametrize(
+    "change", [_swap, _carry, _swap_by_place, _change_row, _change_sorted, _change_all, _add_to_another]
+)
+def test_a_single_element_is_a_number(change):
+    """What is read from a single place does not follow later writes, in programs and in batches neither."""
+
+    def run(x):
+        a = np.copy(x)
+        found = change(a)
+        return a if found is None else a * found
+
+    def slope(x):
+        value, pullback = vjp(run, x)
+        return value, pullback(np.cos(value))[0]
+
+    x = np.array([0.3, 0.9, 0.5])
+    expected = slope(x)
+    assert np.array_equal(expected[0], run(x))
+    check_grads(run, x, order=1)
+    members = np.stack([2 * x, x])
+    for found in (jit(slope)(x), jit(slope, executor="machine")(x)):
+        for one, other in zip(found, expected, strict=True):
+            np.testing.assert_allclose(one, other, rtol=1e-14)
+    for function in (vmap(slope), jit(vmap(slope)), jit(vmap(slope), executor="machine")):
+        for one, other in zip(function(members), expected, strict=True):
+            np.testing.assert_allclose(one[1], other, rtol=1e-14)
+    np.testing.assert_allclose(vmap(run)(members)[1], expected[0], rtol=1e-14)
 
 
 def test_real_and_imaginary_parts_are_written():

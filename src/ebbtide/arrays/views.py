@@ -174,9 +174,9 @@ def linked(
         primitive: The operation, which has a `put` that writes a changed view back.
         params: Its parameters.
         always: Whether it is a view to the user also where the memory is not the same (`x.T.flat`).
-        gathered: Whether a batch gathers what is a view of each member: the row that a number of its own names.
+        gathered: Whether a batch or a program gathers what NumPy makes a view: the row that a number it has names.
     """
-    if not always and not (gathered and _is_batched(view)) and not _is_view(_ground(view), _ground(base)):
+    if not always and not gathered and not _is_view(_ground(view), _ground(base)):
         return view
     sharing = base.sharing()
     root, path = (base, ()) if sharing.root is None else (sharing.root, sharing.path)
@@ -191,13 +191,6 @@ def linked(
     mine.line = user_line()
     root.sharing().note(view)
     return view
-
-
-def _is_batched(array: Any) -> bool:
-    """Return whether the innermost trace of an array is that of a batch."""
-    while hasattr(array._value, "_trace"):
-        array = array._value
-    return hasattr(array._trace, "members")
 
 
 def _is_view(made: Any, base: Any) -> bool:

@@ -261,6 +261,8 @@ def read_places(x: Any, index: tuple[Any, ...]) -> Any:
     made = _Places(x, index).read(x)
     is_row = all(isinstance(part, (int, np.integer, slice, type(None), type(Ellipsis))) or np.shape(part) == ()
                  for part in index)  # fmt: skip
+    # One element is a number, and no view.
+    is_row = is_row and (made.shape != () or any(part is Ellipsis for part in index))
     if is_row and type(x) is TracedArray and type(made) is TracedArray and isinstance(bottom(made), ArrayType):
         return linked(made, x, _ROW, {"index": index}, gathered=True)
     return made

@@ -120,6 +120,8 @@ def _read_members(x: Any, index: tuple[Any, ...]) -> Any:
     front = _in_front(index)
     found = x[(slice(None), *index)]
     found = np.moveaxis(found, front, 0) if front else found
+    if len(index) == x.ndim - 1 and all(isinstance(part, (int, np.integer)) for part in index):
+        return np.copy(found)  # of a member a number, and no view: a later write does not change it
     # Each member lies as if it were read alone, so that a reshape of it is a view; NumPy has the members innermost.
     return np.copy(found, order="C") if _ndim_of_arrays(index) and lies(found, "C") is False else found
 
