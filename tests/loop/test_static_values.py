@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable
 from itertools import product
 from pathlib import Path
@@ -12,11 +13,12 @@ import pytest
 from tests.measure import find_least, peak_bytes
 from tests.scale import sample
 
-from ebbtide import Budget, BudgetError, checkpoint, grad, hvp, profile, timeloop, vjp
+from ebbtide import Budget, BudgetError, checkpoint, grad, hvp, profile, timeloop, value_and_grad, vjp
 from ebbtide.loop.planning.sizes import RESERVE
 from ebbtide.schedules import Costs, Hierarchical, Mixed, Periodic, Revolve, StoreAll
 from ebbtide.storage import Disk
 from ebbtide.tape.blocks import BLOCK
+from ebbtide.testing import check_grads
 
 U = np.linspace(0.2, 1.1, 2 * 16384)
 STATE = U.nbytes
@@ -257,3 +259,47 @@ def test_a_budget_above_one_that_does_is_not_refused() -> None:
         bounded = grad(f, argnums=(0, 1), budget=Budget(memory=memory))
         assert peak_bytes(lambda bounded=bounded, found=found: found.extend(bounded(u, c))) - alone <= memory
         assert [g.tobytes() for g in found] == wanted
+
+
+WRITES: dict[str, Callable[[Any, Any, Any], Any]] = {
+    "a number": lambda u, k, c: operator.setitem(u, 0, c),
+    "elements": lambda u, k, c: operator.setitem(u, slice(1, 3), k),
+    "chosen ones": lambda u, k, c: operator.setitem(u, u > 0.7, c),
+    "by place": lambda u, k, c: operator.setitem(u.flat, 0, c),
+    "fill": lambda u, k, c: u[:2].fill(c),
+    "put": lambda u, k, c: np.put(u, [0, 2], k),
+    "method": lambda u, k, c: u.put([0, 2], k),
+    "copy": lambda u, k, c: np.copyto(u[1:3], k),
+    "mask": lambda u, k, c: np.putmask(u, u > 0.7, k),
+    "diagonal": lambda u, k, c: np.fill_diagonal(u[:4].reshape(2, 2), k),
+    "at": lambda u, k, c: np.add.at(u, [0, 0], k),
+    "insert": lambda u, k, c: operator.setitem(u, ..., np.insert(u, 1, k)[:-2]),
+    "limits": lambda u, k, c: operator.setitem(u, ..., u.clip(0.3, c)),
+    "line": lambda u, k, c: operator.setitem(u, ..., np.linspace(0.1, c, 5)),
+}
+
+
+@pytest.mark.parametrize("name", WRITES)
+def test_what_is_written_into_the_state(name: str) -> None:
+    """A step writes a control into its state, as a boundary value, also where it runs again without a tape."""
+    u, k, c = np.linspace(0.3, 1.1, 5), np.array([0.6, 0.4]), np.float64(0.65)
+
+    def step(u: Any, k: Any, c: Any) -> Any:
+        u *= 0.9
+        WRITES[name](u, k, c)
+        return u + 0.1 * np.sin(u)
+
+    def total(k: Any, c: Any, schedule: Any = None) -> Any:
+        return np.sum(timeloop(lambda u, i: step(u, k, c), u, 6, schedule=schedule) ** 2)
+
+    def checkpointed(k: Any, c: Any) -> Any:
+        return np.sum(checkpoint(lambda u: step(step(u, k, c), k, c))(u * k[1]) ** 2)
+
+    slopes = value_and_grad(total, (0, 1))
+    value, gradients = slopes(k, c, StoreAll())
+    assert value == total(k, c)
+    for other in (Revolve(1), Revolve(3), None):
+        assert [x.tobytes() for x in slopes(k, c, other)[1]] == [x.tobytes() for x in gradients]
+    assert value_and_grad(checkpointed)(k, c)[0] == checkpointed(k, c)
+    check_grads(total, k, c, order=1)
+    check_grads(checkpointed, k, c, order=1)

@@ -8,6 +8,9 @@ from contextvars import ContextVar, Token
 from types import TracebackType
 from typing import Any, NamedTuple, final
 
+import optree
+
+from ebbtide.arrays.array_type import read_only
 from ebbtide.budget import Budget
 from ebbtide.ledger import Ledger
 
@@ -64,6 +67,38 @@ def meet_plain(array: Any) -> None:
     constancy = None if context is None else getattr(context.capture, "constancy", None)
     if constancy is not None:
         constancy.meet(array)
+
+
+def value_here(array: Any) -> Any:
+    """
+    Return the value of a traced array from outside of a region that runs on values, in which it is a plain one.
+
+    It must not be written. None elsewhere, and where it is a traced array of a call around.
+    """
+    context = current_or_none()
+    region: Any = None if context is None else context.capture
+    if not getattr(region, "is_plain", False) or not region.covers(array._trace):
+        return None
+    value = region.lift(array)
+    return None if hasattr(value, "_trace") else read_only(value)
+
+
+def values_here(args: Any, kwargs: Any) -> tuple[Any, Any] | None:
+    """
+    Return arguments of a function of NumPy's with values in the place of traced arrays; see `value_here`.
+
+    A region that runs on values calls the function itself: it may write such a value into a plain array, which takes
+    traced ones where the region is recorded.
+
+    Returns:
+        Arguments and keyword arguments; None where a traced array has no value.
+    """
+    context = current_or_none()
+    if context is None or not getattr(context.capture, "is_plain", False):
+        return None
+    leaves, structure = optree.tree_flatten((args, kwargs))
+    found = [value_here(leaf) if hasattr(leaf, "_trace") else leaf for leaf in leaves]
+    return None if any(value is None for value in found) else optree.tree_unflatten(structure, found)
 
 
 def value_trace(context: Context) -> Any:

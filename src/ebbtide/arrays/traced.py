@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, final
 import numpy as np
 
 from ebbtide.arrays import misuse
+from ebbtide.arrays.context import value_here, values_here
 from ebbtide.arrays.keywords import with_keywords
 from ebbtide.arrays.location import user_line
 from ebbtide.arrays.methods import binary, comparison, method, unary
@@ -79,6 +80,9 @@ class TracedArray:
         return self._ufunc(ufunc, method, inputs, kwargs)
 
     def _ufunc(self, ufunc: np.ufunc, method: str, inputs: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        found = values_here(inputs, kwargs)
+        if found is not None:
+            return getattr(ufunc, method)(*found[0], **found[1])
         out = kwargs.pop("out", None)
         where = kwargs.pop("where", True) if method == "__call__" else True
         key: Any = ufunc if method == "__call__" else (ufunc, method)
@@ -104,6 +108,9 @@ class TracedArray:
         return result if out is None else into(out, result, ufunc.__name__, same_type=method != "__call__")
 
     def __array_function__(self, function: Any, types: Any, args: Any, kwargs: Any) -> Any:
+        found = values_here(args, kwargs)
+        if found is not None:
+            return function(*found[0], **found[1])
         handler = HANDLERS.get(function)
         if handler is None:
             raise misuse.no_rule(function, user_line())
@@ -115,10 +122,16 @@ class TracedArray:
         return result if out is None else into(out, result, function.__name__, same_type=True)
 
     def __array__(self, dtype: Any = None, copy: Any = None) -> Any:
-        raise misuse.as_array()
+        value = value_here(self)
+        if value is None:
+            raise misuse.as_array()
+        return np.array(value, dtype, copy=copy)
 
     def _number(self) -> Any:
-        raise misuse.as_number()
+        value = value_here(self)
+        if value is None:
+            raise misuse.as_number()
+        return value.item()
 
     __float__ = __complex__ = _number
 

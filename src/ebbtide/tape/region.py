@@ -77,6 +77,11 @@ class Bypass:
         """Whether values are shown: always, or as the function that the region is in has met a vector."""
         return self._shows or self.outer.packed.met
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether values are plain arrays: the user's code may write one from outside into one of its own."""
+        return not self.shows
+
     def constant(self, value: Any) -> Any:
         """Return the plain array, as nothing is traced here; where values are shown, one that can take such."""
         return self.shown(value) if self.shows else value
