@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar, Token
 from types import TracebackType
@@ -83,22 +83,30 @@ def value_here(array: Any) -> Any:
     return None if hasattr(value, "_trace") else read_only(value)
 
 
-def values_here(args: Any, kwargs: Any) -> tuple[Any, Any] | None:
+def on_values(function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
     """
-    Return arguments of a function of NumPy's with values in the place of traced arrays; see `value_here`.
+    Call a function of NumPy's with values in the place of traced arrays; see `value_here`.
 
     A region that runs on values calls the function itself: it may write such a value into a plain array, which takes
     traced ones where the region is recorded.
 
     Returns:
-        Arguments and keyword arguments; None where a traced array has no value.
+        What the function returns; NotImplemented where a traced array has no value, or would be written.
     """
     context = current_or_none()
     if context is None or not getattr(context.capture, "is_plain", False):
-        return None
+        return NotImplemented
     leaves, structure = optree.tree_flatten((args, kwargs))
     found = [value_here(leaf) if hasattr(leaf, "_trace") else leaf for leaf in leaves]
-    return None if any(value is None for value in found) else optree.tree_unflatten(structure, found)
+    if any(value is None for value in found):
+        return NotImplemented
+    values: Any = optree.tree_unflatten(structure, found)
+    try:
+        return function(*values[0], **values[1])
+    except ValueError as error:
+        if "read-only" not in str(error):
+            raise
+        return NotImplemented  # the rule of the function says what is wrong
 
 
 def value_trace(context: Context) -> Any:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, final
 import numpy as np
 
 from ebbtide.arrays import misuse
-from ebbtide.arrays.context import value_here, values_here
+from ebbtide.arrays.context import on_values, value_here
 from ebbtide.arrays.keywords import with_keywords
 from ebbtide.arrays.location import user_line
 from ebbtide.arrays.methods import binary, comparison, method, unary
@@ -80,9 +80,9 @@ class TracedArray:
         return self._ufunc(ufunc, method, inputs, kwargs)
 
     def _ufunc(self, ufunc: np.ufunc, method: str, inputs: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        found = values_here(inputs, kwargs)
-        if found is not None:
-            return getattr(ufunc, method)(*found[0], **found[1])
+        found = on_values(getattr(ufunc, method), inputs, kwargs)
+        if found is not NotImplemented:
+            return found
         out = kwargs.pop("out", None)
         where = kwargs.pop("where", True) if method == "__call__" else True
         key: Any = ufunc if method == "__call__" else (ufunc, method)
@@ -108,9 +108,9 @@ class TracedArray:
         return result if out is None else into(out, result, ufunc.__name__, same_type=method != "__call__")
 
     def __array_function__(self, function: Any, types: Any, args: Any, kwargs: Any) -> Any:
-        found = values_here(args, kwargs)
-        if found is not None:
-            return function(*found[0], **found[1])
+        found = on_values(function, args, kwargs)
+        if found is not NotImplemented:
+            return found
         handler = HANDLERS.get(function)
         if handler is None:
             raise misuse.no_rule(function, user_line())
