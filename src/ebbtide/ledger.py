@@ -184,6 +184,10 @@ class Ledger:
         self.limit = min(limits) + self._excused - self.left_out if limits else None
         self.quota = self._at_work[-1].quota if limits else None
 
+    def binding(self, memory: int) -> int:
+        """Return the bytes of the budget that binds: one of so many bytes, or one around it that has less left."""
+        return min(reversed(self._at_work), key=lambda bound: bound.limit).memory if self._at_work else memory
+
     @contextmanager
     def beside(self, nbytes: int) -> Iterator[None]:
         """Have the bound and the peak leave out, in the block, *nbytes* bytes that the function alone takes as well."""

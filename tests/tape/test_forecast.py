@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tests.measure import peak_bytes
+from tests.measure import find_least, peak_bytes
 from tests.scale import FULL
 
-from ebbtide import Budget, BudgetError, checkpoint, grad, primitive
+from ebbtide import Budget, BudgetError, checkpoint, grad, linearize, primitive, timeloop
 from ebbtide.tape.blocks import BLOCK
 
 from .programs import ROWS, make_program, measured_sweep
@@ -259,3 +259,36 @@ def test_paged_arrays_come_back_as_they_were(order, tmp_path):
     least = refusal(f, x, 0, DISK)
     assert np.array_equal(grad(f, budget=Budget(least, DISK, tmp_path))(x), grad(f)(x))
     assert list(tmp_path.iterdir()) == []
+
+
+def waves(u):
+    """Save a few arrays."""
+    return np.sin(u) * u * np.exp(-u)
+
+
+def slope_in_a_step(u, **options):
+    """A gradient with a budget of its own in the steps of a loop."""
+    inner = grad(lambda v: np.sum(waves(v)), **options)
+    return timeloop(lambda v, _: v - 0.001 * inner(v), u, 5)
+
+
+WITHIN = {
+    "grad": lambda u, **options: grad(lambda v: np.sum(waves(v)), **options)(u),
+    "linearize": lambda u, **options: linearize(waves, u, **options)[1](u),
+    "step": slope_in_a_step,
+}
+
+
+@pytest.mark.parametrize("disk", [0, DISK])
+@pytest.mark.parametrize("name", WITHIN)
+def test_a_refusal_in_a_larger_budget_names_what_the_one_around_lacks(name, disk):
+    """It named the larger budget and what the one around lacked: 1 GiB more than the call takes."""
+    u = np.linspace(0.2, 1.1, 1 << 15)
+
+    def least(**options):
+        f = lambda u: np.sum(WITHIN[name](u, **options) ** 2)
+        return find_least(lambda memory: grad(f, budget=Budget(memory, disk))(u))
+
+    alone = least()
+    assert alone < 80 * u.nbytes
+    assert least(budget=Budget("1 GiB", disk)) <= 1.5 * alone

@@ -388,4 +388,5 @@ class Room:
         # With less than a schedule takes that was asked for it may run, but every step of it may ask for more.
         peak = max(peak, rule.plan.least - self._ledger.left_out)
         most = peak, self._ledger.live - held.counted_bytes(rule) - record.nbytes
-        return describe_larger(index, rule.plan.sizes, self._allowed, self._ledger.limit, *most, grown=self.spare.grown)
+        allowed = replace(self._allowed, memory=self._ledger.binding(self._allowed.memory))
+        return describe_larger(index, rule.plan.sizes, allowed, self._ledger.limit, *most, grown=self.spare.grown)

@@ -189,7 +189,7 @@ def _settle(pager: Pager, seeds: list[Any], leaves: list[Node]) -> None:
     ledger, budget = pager.ledger, pager.budget
     if ledger.limit is None or budget is None:
         return
-    least = pager.needed
+    budget, least = replace(budget, memory=ledger.binding(budget.memory)), pager.needed
     if pager.passed is None:
         if pager.on_disk and pager.pages is None and pager.forecast(seeds, leaves=leaves).peak <= ledger.limit:
             pager.budget = None  # it fits, and what a pager asks for beforehand is more than a sweep takes

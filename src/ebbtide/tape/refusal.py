@@ -20,7 +20,7 @@ def refusal(ledger: Ledger, budget: Budget, node: Node, need: int, advice: str =
         advice: What else than memory would help.
     """
     assert ledger.limit is not None
-    least = ledger.live + need - ledger.limit + budget.memory
+    least = ledger.live + need - ledger.limit + ledger.binding(budget.memory)
     return BudgetError(
         f"{node.name} at {node.line} needs {need} bytes beside {ledger.live} that cannot be paged to disk, more than "
         f"the {ledger.limit} of the budget. Give at least {least} bytes ({format_bytes(least)}) of memory{advice}.",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, final
 
 import numpy as np
@@ -99,6 +100,7 @@ def _check_budget(acct: Account) -> None:
     pager, budget = acct.pager, acct.budget
     if pager is None or pager.passed is None or budget is None or pager.ledger.limit is None:
         return
+    budget = replace(budget, memory=pager.ledger.binding(budget.memory))
     least = pager.ledger.peak - pager.ledger.limit + budget.memory
     raise BudgetError(
         f"The budget of {budget} is too small: the derivatives that the pushforward keeps take {least} bytes "

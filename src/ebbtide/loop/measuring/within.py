@@ -41,7 +41,7 @@ def refusing_before(tape: Any, nodes: list[Node | None], allowed: Budget | None)
             raise
         seeds = [(node,) for node in dict.fromkeys(nodes) if node is not None]
         sweep = pager.forecast(seeds, [(True, True)] * len(seeds), paged=pager.on_disk, bare=True)
-        least = max(sweep.peak, sweep.least) + allowed.memory - ledger.limit
+        least = max(sweep.peak, sweep.least) + ledger.binding(allowed.memory) - ledger.limit
         if least <= error.least:
             raise
         raise _with_more(error, "The sweep of the code before it takes more.", least) from error
