@@ -21,12 +21,15 @@ class Timeline:
 
     Attributes:
         most: For each kind the most bytes that were held of it, exactly.
+        most_held: The most bytes that were held of all kinds together, exactly.
 
     Memory:
         200 KiB, allocated when it is made: to watch does not change what is watched.
     """
 
-    __slots__ = ("_count", "_held", "_largest", "_phases", "_skipped", "_start", "_stride", "_times", "most")
+    __slots__ = (
+        "_count", "_held", "_largest", "_phases", "_skipped", "_start", "_stride", "_times", "most", "most_held",
+    )  # fmt: skip
 
     def __init__(self, kinds: int) -> None:
         self._times = np.zeros(_MOST_POINTS)
@@ -37,12 +40,15 @@ class Timeline:
         self._stride = 1
         self._skipped = 0
         self.most = [0] * kinds
+        self.most_held = 0
         self._largest: tuple[float, list[int], bool] | None = None
 
     def record(self, held: list[int], phase: str) -> None:
         """Add a point; of the points that are thinned out, the one with most bytes stays."""
-        if self._largest is None or sum(held) >= sum(self._largest[1]):
+        total = sum(held)
+        if self._largest is None or total >= sum(self._largest[1]):
             self._largest = (time.perf_counter() - self._start, held, phase == "reverse")
+        self.most_held = max(self.most_held, total)
         self.most = list(map(max, self.most, held))
         self._skipped += 1
         if self._skipped < self._stride:
@@ -67,7 +73,7 @@ class Timeline:
     @property
     def points(self) -> list[tuple[float, tuple[int, ...], str]]:
         """The points: (seconds since the start, bytes by kind, "forward" or "reverse")."""
-        return [
-            (float(self._times[k]), tuple(self._held[k].tolist()), "reverse" if self._phases[k] else "forward")
-            for k in range(self._count)
-        ]
+        rows = [(self._times[k], self._held[k].tolist(), self._phases[k]) for k in range(self._count)]
+        if self._largest is not None:
+            rows.append(self._largest)  # of the last ones, which were too few for a point
+        return [(float(when), tuple(held), "reverse" if back else "forward") for when, held, back in rows]

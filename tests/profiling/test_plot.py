@@ -10,9 +10,11 @@ import pytest
 
 import ebbtide
 from ebbtide import Budget, grad, profile
+from ebbtide.budget import format_bytes
 from ebbtide.ledger import KINDS
 from ebbtide.optimize import taylor_remainders
 from ebbtide.profiling.plot import draw_timeline
+from ebbtide.schedules import Costs
 from ebbtide.timeline import Timeline
 
 pytest.importorskip("matplotlib", reason="a picture needs matplotlib")
@@ -131,6 +133,40 @@ def test_snapshots_are_a_kind_of_their_own(tmp_path):
     with mpl.rc_context({"svg.fonttype": "none"}):
         p.plot(tmp_path / "loop.svg")
     assert "snapshots" in " | ".join(texts_of(tmp_path / "loop.svg"))
+
+
+def test_what_the_function_holds_as_well_is_above_the_line(tmp_path):
+    """Where a sweep holds what the function alone takes, too, the picture and the table have all of it, and say so."""
+    import matplotlib as mpl
+
+    def step(u, _):
+        u[1:-1] += 0.2 * (u[2:] - 2 * u[1:-1] + u[:-2]) - 0.01 * u[1:-1] ** 2
+        return u
+
+    u = np.sin(np.linspace(0, np.pi, 100_001))
+    budget = Budget(int(9.25 * u.nbytes))
+    with profile() as p:
+        grad(lambda u: np.sum(ebbtide.timeloop(step, u, 20, costs=Costs()) ** 2), budget=budget)(u)
+    most = max(sum(held) for _, held, _ in p.timeline.points)
+    assert p.held_bytes <= budget.memory < most == p.timeline.most_held < p.peak_bytes
+    with mpl.rc_context({"svg.fonttype": "none"}):
+        p.plot(tmp_path / "loop.svg")
+    texts = texts_of(tmp_path / "loop.svg")
+    assert f"budget {format_bytes(budget.memory)} beyond the function alone" in texts
+    assert f"peak {format_bytes(most)}" in texts
+    assert f"held          {format_bytes(most):>12}  at most by the library" in str(p)
+
+
+def test_the_last_points_of_a_thinned_timeline_are_there():
+    """The most bytes are in a timeline also where they are the last of all, and fewer than make a point."""
+    timeline = Timeline(2)
+    for k in range(5000):
+        timeline.record([k, 1], "forward")
+    timeline.record([9000, 1], "reverse")
+    points = timeline.points
+    assert points[-1][1:] == ((9000, 1), "reverse")
+    assert len(points) <= 4096
+    assert timeline.most_held == 9001
 
 
 def test_matplotlib_that_is_missing(tmp_path, monkeypatch):

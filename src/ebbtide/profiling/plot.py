@@ -83,6 +83,7 @@ def draw_timeline(timeline: Timeline, kinds: tuple[str, ...], limit: int | None,
         _mark_peak(axes, times, totals, size, limit)
     if limit is not None:
         label = f"budget {format_bytes(limit)}" + ("" if shown else ", far above")
+        label += " beyond the function alone" if max(totals) > limit else ""
         axes.plot([0, length / second], [limit / size] * 2, color="black", lw=1.2, ls="--", label=label, scaley=False)
     axes.set_xlabel(clock)
     axes.set_ylabel(f"held by the library, {unit}")

@@ -32,7 +32,8 @@ class Profile:
 
     Attributes:
         peak_bytes: Peak of memory in the block less what was allocated at its start, by `tracemalloc`.
-        held_bytes: Peak of what the library itself held, by its ledger.
+        held_bytes: Peak of what the library itself held, by its ledger, less what the sweeps of steps leave to the
+            function alone, which holds as much; the most of all is `timeline.most_held`.
         predicted_whole_bytes: What the plans of time loops predicted of `peak_bytes`, the function's own memory
             included but for what it takes after a loop; None without a plan.
         predicted_peak_bytes: The most that a plan of a time loop predicted beyond the function alone, with what the
@@ -212,6 +213,9 @@ class Profile:
         """
         Draw the timeline: bytes held by kind, forward and reverse marked, with the budget as a line.
 
+        All that the library holds is drawn, and a budget bounds what is beyond the function alone: where the function
+        holds as much as a step that is swept, both may come to more than the line, which says so then.
+
         Args:
             path: Where the picture goes; its ending says the format.
 
@@ -226,7 +230,7 @@ class Profile:
         told = "" if whole is None else f", {format_bytes(whole)} predicted"
         lines = [
             f"peak          {format_bytes(self.peak_bytes):>12}  measured in the block{told}",
-            f"held          {format_bytes(self.held_bytes):>12}  at most by the library, by its ledger",
+            f"held          {format_bytes(self.timeline.most_held):>12}  at most by the library, by its ledger",
             *[f"              {format_bytes(most):>12}  of {kind}" for kind, most in self.held_by_kind.items() if most],
             f"predicted     {format_bytes(self.predicted_peak_bytes):>12}  beyond the function alone",
             f"steps         {self.steps_forward:>12,}  run forward, {self.predicted_steps_forward:,} predicted",
