@@ -113,6 +113,31 @@ def test_entries():
     assert maximum.location == line_of(f, 4)
 
 
+def test_one_context_measures_many_blocks():
+    """`profile()` that is kept measures each block in which it is used, one after another and in each other."""
+    measuring, x = profile(), np.linspace(0, 1, N)
+    found = []
+    for _ in range(2):
+        with measuring as p:
+            grad(wave)(x)
+        found.append((p.saved, p.held_bytes))
+    assert found[0] == found[1] != ([], 0)
+    with measuring as outer:
+        with measuring as inner:
+            grad(wave)(x)
+        assert inner.held_bytes == found[0][1]
+    assert outer is not inner
+    with pytest.raises(ZeroDivisionError), measuring:
+        raise ZeroDivisionError
+    assert not tracemalloc.is_tracing()
+
+
+def test_a_function_of_no_plan_is_refused():
+    """What cannot be called with a plan is told before anything runs."""
+    with pytest.raises(TypeError, match=r"on_plan= at .* cannot be called as on_plan\(plan\) \(too many"):
+        profile(lambda: None)  # pyright: ignore[reportArgumentType]
+
+
 def test_what_the_caller_holds_is_not_saved():
     """Arguments belong to the caller: an operation that saves them keeps no byte more."""
     with profile() as p:

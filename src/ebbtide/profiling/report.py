@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, ContextDecorator, contextmanager
 from pathlib import Path
+from types import TracebackType
 from typing import Any, final
 
 from ebbtide.arrays.context import current, entered
-from ebbtide.arrays.functions import check_function
+from ebbtide.arrays.functions import check_call, check_function
 from ebbtide.bound import Bound
 from ebbtide.budget import format_bytes
 from ebbtide.entry import SavedEntry
@@ -257,10 +258,10 @@ def profile(on_plan: Callable[[Any], None] | None = None) -> AbstractContextMana
             changes, as where a loop has to do with less, is resumed, or is pulled once more.
 
     Returns:
-        A context whose value is the profile, complete after the block.
+        A context whose value is the profile, complete after the block. Each block in which it is used has its own.
 
     Raises:
-        TypeError: *on_plan* is no function.
+        TypeError: *on_plan* is no function of one plan.
 
     Memory:
         See `Profile`. Python's `tracemalloc` runs in the block, which makes small operations slower. Before Python 3.13
@@ -278,7 +279,28 @@ def profile(on_plan: Callable[[Any], None] | None = None) -> AbstractContextMana
     """
     if on_plan is not None:
         check_function(on_plan, "on_plan=", "on_plan(plan)")
-    return _profiled(on_plan)
+        check_call(on_plan, "The function on_plan=", "on_plan(plan)", "It takes the plan of a time loop.", 1)
+    return _Blocks(on_plan)
+
+
+@final
+class _Blocks(AbstractContextManager[Profile], ContextDecorator):
+    """What measures the blocks in which it is used, one after another or in each other."""
+
+    def __init__(self, on_plan: Callable[[Any], None] | None) -> None:
+        self._on_plan = on_plan
+        self._open: list[AbstractContextManager[Profile]] = []
+
+    def __enter__(self) -> Profile:
+        block = _profiled(self._on_plan)
+        report = block.__enter__()
+        self._open.append(block)
+        return report
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool | None:
+        return self._open.pop().__exit__(kind, error, trace)
 
 
 @contextmanager
