@@ -300,6 +300,17 @@ def test_costs_beyond_all_floats_are_refused(name, value):
         Costs(**{name: value})
 
 
+@pytest.mark.parametrize("name", ["forward", "write", "read"])
+def test_costs_whose_sum_is_no_float_are_refused(name):
+    """A single cost near the largest float made infinite ones, and of these an error about a lost initial state."""
+    with pytest.raises(ScheduleError, match=f"{name} is out of range.*from 0 to 1e\\+290"):
+        Costs(**{name: 1e308})
+    schedule = Hierarchical(0, 3, Costs(**{name: 1e290}))
+    count = check_schedule(schedule, 300, slots={"memory": 0, "disk": 3})
+    moved = {"forward": count.forward_steps, "write": count.writes["disk"], "read": count.reads["disk"]}
+    assert schedule.predicted_time(300, schedule.costs) == pytest.approx(1e290 * moved[name])
+
+
 @pytest.mark.parametrize("other", [{"forward": 2.0}, {"write": 7.0}, {"read": 7.0}, {"reverse": 7.0}], ids=str)
 def test_the_time_with_other_costs_is_that_of_following(other):
     """The table tells the time for the costs that it was made for only; each other one counts."""

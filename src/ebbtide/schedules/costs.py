@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import dataclass, field, fields
 from typing import Any, final
 
 import numpy as np
 
 from ebbtide.errors import ScheduleError
+
+# So that what all steps and transfers of a loop cost together is a finite number.
+_MOST = 1e290
 
 
 @final
@@ -28,7 +30,7 @@ class Costs:
             that is exposed, whatever it is for one snapshot.
 
     Raises:
-        ScheduleError: A cost is negative, infinite or not a number, or `forward` is 0.
+        ScheduleError: A cost is negative, more than 1e290 or not a number, or `forward` is 0.
 
     Example:
         >>> Costs(write=2, read=2)
@@ -54,12 +56,11 @@ class Costs:
             # Not `item`: of an extended float that is one, which JSON does not know.
             plain: Any = int if isinstance(value, np.integer) else float
             object.__setattr__(self, name, plain(value))
-        # Not isfinite: of whole numbers beyond all floats it makes an error of its own.
-        wrong = [name for name in names if not 0 <= getattr(self, name) <= sys.float_info.max]
+        wrong = [name for name in names if not 0 <= getattr(self, name) <= _MOST]
         if wrong or self.forward == 0:
             raise ScheduleError(
-                f"{self} are no costs: {', '.join(wrong) or 'forward'} is out of range. Give finite numbers of at "
-                "least 0, and more than 0 for forward."
+                f"{self} are no costs: {', '.join(wrong) or 'forward'} is out of range. Give numbers from 0 to "
+                f"{_MOST:g}, and more than 0 for forward."
             )
 
     def time(self, *, forward: int, reverse: int = 0, writes: int = 0, reads: int = 0) -> float:
