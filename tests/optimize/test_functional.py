@@ -345,14 +345,16 @@ def test_what_a_functional_returns_is_named(f, text):
         (lambda x: 2, np.int64),
         (lambda x: x, np.float64),
         (lambda x: np.array(2.0, np.float32), np.float32),
+        (lambda x: np.linalg.norm(np.reshape(x, 1)), np.float64),
     ],
-    ids=["float", "int", "control", "array"],
+    ids=["float", "int", "control", "array", "norm"],
 )
 def test_a_value_is_a_number_of_numpy(f, dtype):
-    """Whether a function returns a number of Python or an array without axes, the value is a NumPy number."""
-    found = ReducedFunctional(f, Control(2.0)).value(2.0)
-    assert type(found) is dtype
-    assert found == 2.0
+    """Whether a function returns a number of Python or an array without axes, each value is a NumPy number."""
+    functional = ReducedFunctional(f, Control(2.0))
+    for found in (functional.value(2.0), functional.value_and_derivative(2.0)[0]):
+        assert type(found) is dtype
+        assert found == 2.0
 
 
 def test_bad_lists_of_controls_are_refused():

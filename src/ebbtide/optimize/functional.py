@@ -144,7 +144,7 @@ class ReducedFunctional:
             raise TypeError(
                 f"A functional returns a real number, and this one returns {kind}. Take a sum or np.abs of it."
             )
-        return np.asarray(found)[()] if isinstance(found, (np.ndarray, float, int)) else found
+        return _as_number(found)
 
     def derivative(self, m: Any, riesz: bool = False) -> Any:
         """
@@ -193,7 +193,7 @@ class ReducedFunctional:
         values = [self._container(k, leaves) for k, leaves in enumerate(self.split(m))]
         both = value_and_grad(self.f, argnums=range(len(values)), budget=self.budget)
         value, cotangents = both(*values)
-        return value, self.join(self._derivatives(cotangents, riesz))
+        return _as_number(value), self.join(self._derivatives(cotangents, riesz))
 
     def hessian(self, m: Any, direction: Any, riesz: bool = False) -> Any:
         """
@@ -232,6 +232,11 @@ class ReducedFunctional:
         if not riesz:
             return list(cotangents)
         return [control.gradient(c) for control, c in zip(self.all_controls, cotangents, strict=True)]
+
+
+def _as_number(value: Any) -> Any:
+    """Return a number of NumPy for one of Python's and for an array without axes."""
+    return np.asarray(value)[()] if isinstance(value, (np.ndarray, float, int)) else value
 
 
 def _check_riesz(riesz: Any) -> None:
