@@ -303,6 +303,19 @@ def test_the_checker_takes_saved_values_in_a_row():
     assert (count.reads["memory"], count.peak_saved, count.snapshots_left) == (3, 3, 3)
 
 
+def test_the_checker_takes_different_states_in_a_row():
+    """A trace may load states that it does not use, as long as it comes to an end."""
+    store = [Forward(start=step, stop=step + 1, snapshot=True) for step in range(4)]
+    last = [EndForward(), *[Copy(step=step) for step in (3, 1, 2, 0)]]
+    for end in range(4, 0, -1):
+        last += [Copy(step=end - 1), Forward(start=end - 1, stop=end, save=True), Reverse(start=end, stop=end - 1)]
+    count = check_schedule(Scripted(*store, *last, EndReverse(), None), 4)
+    assert (count.forward_steps, count.reads["memory"], count.snapshots_left) == (8, 8, 4)
+    turns = [*store, EndForward(), *[Copy(step=step) for step in 4 * (3, 1)]]
+    with pytest.raises(ScheduleError, match=r"Action 9 .*again and again"):
+        check_schedule(Scripted(*turns), 4)
+
+
 def test_counts_are_values():
     """What was counted is compared, hashed, copied and pickled, and cannot be changed."""
     count = check_schedule(Hierarchical(2, 3, Costs(write=2, read=2)), 80)

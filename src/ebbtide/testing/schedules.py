@@ -264,7 +264,7 @@ class _Counts:
         self._peaks, self._used = dict(self._now), {tier: self._use(tier) for tier in TIERS}
         self._writes, self._reads = dict.fromkeys(TIERS, 0), dict.fromkeys(TIERS, 0)
         self._peak_snapshots, self._peak_saved = len(held.snapshots), len(held.saved)
-        self._copies = 0  # in a row
+        self._loaded, self._copies = set[int](), 0  # in a row: of which steps, and how many of a state that was had
         self.actions = self.forward_steps = 0
 
     def _use(self, tier: str) -> int:
@@ -275,14 +275,17 @@ class _Counts:
         """Count an action that was followed, and the place of what it *loaded*; return what is too much, or nothing."""
         self._peak_saved = max(self._peak_saved, len(self._held.saved))
         if isinstance(action, (Forward, Reverse)):
+            self._loaded.clear()
             self._copies = 0
         if isinstance(action, Forward):
             return self._run(action)
         if loaded is not None:
             self._reads[loaded[1]] += not isinstance(action, Delete)
             self._now[loaded] -= not isinstance(action, Copy)
-            # Copies of saved values come to an end: each step is at hand once.
-            self._copies += isinstance(action, Copy) and loaded[0] == "restart"
+            # Copies of saved values come to an end: each step is at hand once. So do those of different states.
+            if isinstance(action, Copy) and loaded[0] == "restart":
+                self._copies += action.step in self._loaded
+                self._loaded.add(action.step)
         return "" if self._copies <= 2 else "it loads again and again and runs nothing"
 
     def _run(self, action: Forward) -> str:
