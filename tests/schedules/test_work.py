@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -185,3 +186,28 @@ def test_one_snapshot_less_of_many_costs_about_the_least(snapshots):
         best = best.after(Delete(step=next(step for place, step in enumerate(steps) if place not in places)))
     assert schedule.forward_steps_left(position) <= 1.02 * schedule.forward_steps_left(best)
     assert len(schedule.find_surplus(position)) >= 57 - snapshots
+
+
+class Contested(list[Any]):
+    """The tables of a schedule, where a shorter loop of another thread puts its own as soon as others are there."""
+
+    def __init__(self, theirs: list[Any]) -> None:
+        self.theirs = theirs
+
+    def __setitem__(self, place: Any, tables: Any) -> None:
+        super().__setitem__(slice(None), self.theirs)
+
+    def append(self, table: Any) -> None:
+        super().__setitem__(slice(None), self.theirs)
+
+
+@pytest.mark.parametrize(
+    "schedule", [Mixed(5), Hierarchical(2, 3, Costs(write=2, read=2))], ids=["Mixed", "Hierarchical"]
+)
+def test_loops_of_two_threads_may_share_a_schedule(schedule: Any) -> None:
+    """A loop follows the table that it has made, whatever another one, of other steps, has put in its place."""
+    steps = schedule.forward_steps(90)
+    ours, theirs = copy.deepcopy(schedule), copy.deepcopy(schedule)
+    theirs.predicted_time(9, Costs(write=2, read=2))
+    object.__setattr__(ours, "_tables", Contested(list(theirs._tables)))
+    assert ours.forward_steps(90) == steps

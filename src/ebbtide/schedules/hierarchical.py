@@ -226,5 +226,6 @@ class Hierarchical(Schedule):
             if table.memory == self.memory and table.serves(steps, self.disk):
                 return table
         self._tables[:] = [table for table in self._tables[-1:] if table.memory != self.memory]
-        self._tables.append(HierarchicalTable(steps, self.memory, max(1, self.disk), self.costs))
-        return self._tables[-1]
+        table = HierarchicalTable(steps, self.memory, max(1, self.disk), self.costs)
+        self._tables.append(table)
+        return table  # not what is there now, which a loop of another thread may have replaced

@@ -394,7 +394,7 @@ class Mixed(Schedule):
 
     def _table(self, steps: int) -> MixedTable:
         """The table for a loop of so many steps; that of a longer loop does, too."""
-        tables = self._tables
-        if not tables or tables[0].steps < steps:
-            tables[:] = [MixedTable(steps, self.most, self.restart, self.saved)]
-        return tables[0]
+        table = self._tables[0] if self._tables else None
+        if table is None or table.steps < steps:
+            self._tables[:] = [table := MixedTable(steps, self.most, self.restart, self.saved)]
+        return table  # not what is there now, which a loop of another thread may have replaced
