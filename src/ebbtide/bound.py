@@ -18,6 +18,7 @@ class Bound:
     Args:
         memory: The bytes.
         quota: The disk; None for no bound.
+        budget: The bytes of the budget whose rest *memory* is; None if it is all of one.
 
     Attributes:
         limit: The bytes that its ledger may hold while the owner is at work.
@@ -25,12 +26,12 @@ class Bound:
         lenders: Numbers of those among its lenders that may give up some of these meanwhile.
 
     Memory:
-        Holds four numbers.
+        Holds five numbers.
     """
 
-    __slots__ = ("__weakref__", "held", "lenders", "limit", "memory", "quota")
+    __slots__ = ("__weakref__", "budget", "held", "lenders", "limit", "memory", "quota")
 
-    def __init__(self, memory: int, quota: Quota | None) -> None:
-        self.memory, self.quota = memory, quota
+    def __init__(self, memory: int, quota: Quota | None, budget: int | None = None) -> None:
+        self.memory, self.quota, self.budget = memory, quota, memory if budget is None else budget
         self.limit = self.held = 0
         self.lenders = range(0)

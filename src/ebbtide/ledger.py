@@ -186,7 +186,7 @@ class Ledger:
 
     def binding(self, memory: int) -> int:
         """Return the bytes of the budget that binds: one of so many bytes, or one around it that has less left."""
-        return min(reversed(self._at_work), key=lambda bound: bound.limit).memory if self._at_work else memory
+        return min(reversed(self._at_work), key=lambda bound: bound.limit).budget if self._at_work else memory
 
     @contextmanager
     def beside(self, nbytes: int) -> Iterator[None]:

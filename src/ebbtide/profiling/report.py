@@ -310,7 +310,8 @@ def _profiled(on_plan: Callable[[Any], None] | None) -> Iterator[Profile]:
     ledger = Ledger(watched=True, unfinished=around.unfinished, around=around if around.watched else None)
     ledger.timeline = Timeline(len(KINDS))
     ledger.entries = {}
-    bound = None if around.limit is None else Bound(max(0, around.limit - around.live), around.quota)
+    left = None if around.limit is None else max(0, around.limit - around.live)
+    bound = None if left is None else Bound(left, around.quota, around.binding(left))
     with measured_peak() as peak:
         ledger.report = report = Profile(ledger, peak, on_plan)
         try:
