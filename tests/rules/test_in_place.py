@@ -128,7 +128,38 @@ def test_an_array_without_axes_stays_one():
     for x in (np.array(1.3), np.array(0.7, np.float32), np.array(0.3 + 0.4j)):
         value, pullback = vjp(run, x)
         assert value == run(x) == jvp(run, (x,), (x,))[0]
-        np.testing.assert_allclose(pullback(np.ones_like(value))[0], 2.7 * x**1.7, rtol=1e-6)
+        slope = 2.7 * x**1.7
+        np.testing.assert_allclose(pullback(np.ones_like(value))[0], slope, rtol=1e-6)
+        np.testing.assert_allclose(vmap(run)(np.stack([x, x])), [value, value], rtol=1e-6)
+        np.testing.assert_allclose(jit(run)(x), value, rtol=1e-6)
+        of_program = jit(lambda x: vjp(run, x)[1](np.ones_like(x))[0])
+        np.testing.assert_allclose(of_program(x), slope, rtol=1e-6)
+        np.testing.assert_allclose(vmap(of_program)(np.stack([x, x])), [slope, slope], rtol=1e-6)
+
+
+def test_arrays_without_axes_are_told_from_numbers():
+    """A sum that is written into an array of one element has all of it, and a number has other values elsewhere."""
+
+    def add(to, x):
+        to += x
+
+    def run(x):
+        first, by_choice, part = np.zeros_like(x[0, ...]), np.where(x[0] > 0, x[0], x[1]), np.copy(x)[1, ...]
+        a = b = np.sum(x)
+        for k in range(3):
+            add(first, x[k])
+            add(by_choice, x[k])
+            add(part, x[k])
+            a += x[k]
+        return np.stack([first, by_choice, part, a, b])
+
+    x = np.array([0.3, 0.9, 0.5])
+    expected = run(x)
+    np.testing.assert_allclose(expected, [1.7, 2.0, 2.6, 3.4, 1.7])
+    for found in (vjp(run, x)[0], jvp(run, (x,), (x,))[0], jit(run)(x), jit(run, executor="machine")(x)):
+        np.testing.assert_allclose(found, expected)
+    for function in (vmap(run), jit(vmap(run))):
+        np.testing.assert_allclose(function(np.stack([x, 2 * x])), [expected, 2 * expected])
 
 
 def _swap(a):

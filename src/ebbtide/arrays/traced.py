@@ -16,7 +16,7 @@ from ebbtide.arrays.location import user_line
 from ebbtide.arrays.methods import binary, comparison, method, unary
 from ebbtide.arrays.outputs import into, partly
 from ebbtide.arrays.registry import HANDLERS, declare_further
-from ebbtide.arrays.views import Sharing, bottom, refresh, replace, same_view, write
+from ebbtide.arrays.views import Sharing, bottom, is_array, refresh, replace, same_view, write
 from ebbtide.errors import TraceError
 
 
@@ -276,7 +276,7 @@ class TracedArray:
             write(self, index, value)
 
     def _updated(self, new: Any, ufunc: Any) -> Any:
-        if not isinstance(bottom(self), np.ndarray) and not self.shape:
+        if not self.shape and not is_array(self):
             return new  # a NumPy scalar: `x += 1` makes a new one, other names keep the old one
         if new.shape != self.shape or new.dtype != self.dtype:
             error = misuse.in_place_type(ufunc.__name__, self, new)
@@ -312,7 +312,10 @@ class TracedArray:
 
     def copy(self, order: str = "C") -> TracedArray:
         """Return a copy, which is traced too."""
-        return HANDLERS[np.copy](self, order)
+        made = HANDLERS[np.copy](self, order)
+        if made._sharing is not None:
+            made._sharing.is_array = is_array(self)  # the method of a number gives a number
+        return made
 
     def astype(
         self, dtype: Any, order: str = "K", casting: str = "unsafe", subok: bool = True, copy: bool = True

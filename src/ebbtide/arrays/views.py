@@ -41,8 +41,8 @@ class Sharing:
     """
 
     __slots__ = (
-        "copied", "guard", "kept", "line", "path", "private", "reachable", "room", "root", "seen", "static", "version",
-        "views",
+        "copied", "guard", "is_array", "kept", "line", "path", "private", "reachable", "room", "root", "seen",
+        "static", "version", "views",
     )  # fmt: skip
 
     def __init__(
@@ -56,6 +56,7 @@ class Sharing:
         self.private = False  # made by a write here, in no tape and no other array: the next write needs no copy
         self.copied = False  # a view through which elements are written but not looked at: x.flat[:2] is a copy
         self.static = False  # a view of a static value of a region, which must not change there
+        self.is_array = False  # without axes, and an array to NumPy: changed in place, which a number is not
         self.line = ""
         self.views: list[weakref.ref[TracedArray]] = []  # of a root: what has to hear that its trace is another one
         self.room = 8  # how many views may be noted before those that have died are forgotten
@@ -107,6 +108,34 @@ def bottom(value: Any) -> Any:
     while hasattr(value, "_trace"):
         value = value._value
     return value
+
+
+def is_array(array: TracedArray) -> bool:
+    """Return whether what has no axes is an array to NumPy, and no number; of a program or a batch as far as known."""
+    value: Any = array
+    while hasattr(value, "_trace"):
+        sharing, beneath = value._sharing, value._value
+        if sharing is not None and (sharing.is_array or _is_part(sharing)):
+            return True
+        if type(beneath) is ArrayType and type(value._node) is np.ndarray and not value._node.ndim:
+            return True  # a constant of a program
+        value = beneath
+    return isinstance(value, np.ndarray)
+
+
+def _is_part(sharing: Sharing) -> bool:
+    """Return whether a view without axes is an array: one of an array, from which no element was taken by numbers."""
+    if sharing.root is None or not (sharing.root.shape or is_array(sharing.root)):
+        return False
+    taken = [params["index"] for primitive, params in sharing.path if primitive.name == "getitem"]
+    return not any(all(isinstance(i, (int, np.integer)) for i in index) for index in taken)
+
+
+def as_array(made: Any) -> Any:
+    """Return what a function makes, after noting that it is an array, where it has no axes and nobody sees that."""
+    if hasattr(made, "_trace") and not made.shape and type(bottom(made)) is ArrayType:
+        made.sharing().is_array = True
+    return made
 
 
 def laid(array: Any) -> np.ndarray | None:
@@ -299,6 +328,7 @@ def replace(target: TracedArray, new: TracedArray, *, private: bool) -> None:
     """
     capture = current().capture
     sharing = target.sharing()
+    sharing.is_array = True
     root = sharing.root
     written = target if root is None else root
     if written.sharing().static or (capture is not None and capture.covers(target._trace)):

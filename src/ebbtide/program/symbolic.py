@@ -17,7 +17,7 @@ from ebbtide.arrays.location import describe_array, is_library, user_line
 from ebbtide.arrays.misuse import refuse_objects
 from ebbtide.arrays.primitive import Primitive, plain
 from ebbtide.arrays.traced import TracedArray
-from ebbtide.arrays.views import bottom
+from ebbtide.arrays.views import as_array, bottom
 from ebbtide.budget import Budget
 from ebbtide.errors import MutationError, TraceError
 from ebbtide.program.equation import OBJECT, Equation, Place, Variable, stand_in
@@ -117,7 +117,8 @@ class SymbolicTrace:
         """Return a new variable of the type of a value, and the array that stands for it."""
         refuse_objects(value, name)
         variable = Variable(type_of(value), name, is_number=type(value) in PYTHON_NUMBERS)
-        return variable, self.symbol(variable, _strides_of(value))
+        array = self.symbol(variable, _strides_of(value))
+        return variable, as_array(array) if isinstance(bottom(value), np.ndarray) else array
 
     def has_view(self, array: TracedArray, base: Any) -> bool:
         """Return whether an array of this trace will be in the memory of another one, a plain or a traced one."""

@@ -19,7 +19,7 @@ from ebbtide.arrays.kinds import elementwise, linear, linear_of_many
 from ebbtide.arrays.primitive import matched
 from ebbtide.arrays.registry import register
 from ebbtide.arrays.traced import TracedArray
-from ebbtide.arrays.views import linked
+from ebbtide.arrays.views import as_array, linked
 from ebbtide.rules.answers import answer
 from ebbtide.rules.reductions import number
 
@@ -137,7 +137,7 @@ def where(condition: Any, *choices: Any) -> Any:
         condition = np.not_equal(condition, 0)
     elif type(condition) is np.ndarray:
         condition = np.array(condition)  # ours from now on: the mask is saved, the user's may change
-    return _where.bind((condition, *choices))
+    return as_array(_where.bind((condition, *choices)))
 
 
 answer(np.where, where)
@@ -206,7 +206,7 @@ _copy = linear(
     batch=_copy_members,
     name="copy",
 )
-answer(np.copy, lambda a, order="K", subok=False: _copy.bind((a,), {"order": order}))
+answer(np.copy, lambda a, order="K", subok=False: as_array(_copy.bind((a,), {"order": order})))
 _finite = constant(np.nan_to_num, stand_in_type(np.nan_to_num), elementwise_constant)
 
 

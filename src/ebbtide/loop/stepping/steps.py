@@ -289,8 +289,10 @@ class Stepper:
         same = {id(leaf) for leaf in state}
         after = []
         for old, leaf in zip(state, leaves, strict=True):
-            # The loop's own array, written in place, needs no copy; the second time it comes it does.
-            after.append(alike(old, leaf if id(leaf) in same else owned(leaf)))
+            # The loop's own array, written in place, needs no copy; the second time it comes it does, and so does what
+            # is noted to be an array without axes, as a snapshot does not know that.
+            is_ours = id(leaf) in same and (type(leaf) is not TracedArray or leaf.shape)
+            after.append(alike(old, leaf if is_ours else owned(leaf)))
             same.discard(id(leaf))
         check_types(self.step, self.structure, index, state, after)
         return self._as_begun(after), [owned(leaf, "the output") for leaf in output]
