@@ -1,13 +1,17 @@
 from __future__ import annotations
 
+import errno
+import os
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from ebbtide.errors import StorageError
-from ebbtide.storage import Disk, Tiered
+from ebbtide.storage import Disk, EntryLostError, Tiered
 from ebbtide.storage.extents import round_up
+from ebbtide.storage.system import POSIX
 
 
 def state(key):
@@ -159,3 +163,24 @@ def test_the_order_is_right_after_any_calls(tmp_path):
                 if len(held) > 5:
                     held.discard(max(held, key=lambda key: (ranks.get(key, 30), -numbers[key])))
                 assert set(in_memory(storage)) == held
+
+
+def test_what_the_disk_lost_is_not_there(tmp_path):
+    """The storage goes on without it, as a `Disk` does: it is no key, and can be put again."""
+    fails = True
+
+    def pwrite(descriptor, block, offset):
+        if fails:
+            raise OSError(errno.EIO, "I/O error")
+        return os.pwrite(descriptor, block, offset)
+
+    with Tiered(100, Disk(tmp_path, buffer="4 MiB", system=replace(POSIX, pwrite=pwrite))) as storage:
+        storage.put("a", [np.zeros(40_000)])
+        with pytest.raises(EntryLostError, match="'a'"):
+            storage.flush()
+        fails = False
+        assert storage.keys() == ()
+        storage.put("a", [np.ones(40_000)])
+        assert storage.keys() == ("a",)
+        assert storage.take("a")[0][0] == 1
+        assert storage.keys() == ()

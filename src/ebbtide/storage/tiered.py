@@ -72,6 +72,8 @@ class Tiered(Storage):
     def put(self, key: Key, arrays: Sequence[NDArray[Any]], *, kind: str = "") -> int:
         """See `Storage.put`; entries that move to disk for it count there with header and alignment."""
         self.check_open()
+        if self._is_lost(key):
+            self._forget(key)
         check_new(key, arrays, kind, self._here)
         need, grown = sum(array.nbytes for array in arrays), 0
         here = need <= self._most
@@ -140,7 +142,8 @@ class Tiered(Storage):
 
     def keys(self) -> tuple[Key, ...]:
         """See `Storage.keys`."""
-        return tuple(self._here)
+        there = set(self._disk.keys())
+        return tuple([key for key, here in self._here.items() if here or key in there])
 
     def close(self) -> None:
         """See `Storage.close`; closes the disk as well."""
@@ -188,6 +191,10 @@ class Tiered(Storage):
     def _tier(self, key: Key) -> Storage:
         self.check_open()
         return self._memory if find_held(self._here, key) else self._disk
+
+    def _is_lost(self, key: Any) -> bool:
+        """Return whether it is the key of an entry that the disk could not write."""
+        return isinstance(key, (int, str)) and self._here.get(key) is False and key not in self._disk.keys()
 
     def _forget(self, key: Key) -> None:
         del self._here[key]
