@@ -266,3 +266,18 @@ def test_buffers_that_code_after_a_loop_takes_come_back_for_the_sweep() -> None:
         budget = Budget(int(states * u.nbytes), disk=40 * u.nbytes)
         measured, predicted = measured_beside_predicted(f, u, budget)
         assert 0.95 * predicted <= measured <= predicted
+
+
+@pytest.mark.parametrize("times", [1.5, 2.0])
+def test_a_state_whose_step_went_is_a_part_of_the_one_that_saved_it_too(times: float) -> None:
+    """It counted as something of the code after the loop, and the peak that was told anew was a state too high."""
+    u = np.linspace(0.2, 1.1, POINTS)
+
+    def step(u: Any, i: Any) -> Any:
+        return u / np.sqrt(np.mean(u * u) + 1.0)
+
+    def f(u: Any) -> Any:
+        return np.sum(np.abs(timeloop(step, u, 30, costs=COSTS)) ** 2)
+
+    measured, predicted = measured_beside_predicted(f, u, Budget(int(times * least(f, u))))
+    assert 0.95 * predicted <= measured <= predicted

@@ -28,7 +28,7 @@ from ebbtide.loop.stepping.given import in_region
 from ebbtide.loop.stepping.steps import TapedStep
 from ebbtide.loop.stepping.swap import nodes_of
 from ebbtide.loop.values.state import bytes_of
-from ebbtide.schedules import Hierarchical, Mixed, Online, Periodic, Position, Revolve, StoreAll
+from ebbtide.schedules import Hierarchical, Mixed, Online, Periodic, Position, Revolve, Snapshot, StoreAll
 from ebbtide.tape.blocks import BLOCK
 from ebbtide.tape.forms import form_here
 from ebbtide.tape.holders import held_by
@@ -208,7 +208,7 @@ class Whole:
         whole += plan.predicted_peak_bytes - known.predicted_peak_bytes
         if _is_followed(plan) and not position.open:
             # By now it is known what code after the loop has taken. Without a bound no step knows what it holds.
-            own = counted_bytes(rule) + stays_bytes(rule)  # which the moments have, too
+            own = counted_bytes(rule) + stays_bytes(rule) + _bytes_left_to(rule)  # which the moments have, too
             others = self._ledger.live - own if rule.room.bounded else self._others
             more = max(0, others - self._others)
             with suppress(ScheduleError):  # the next action says that there is no way on
@@ -345,6 +345,13 @@ def _can_be_followed(rule: Any) -> bool:
     """Return whether a joint rule is a loop of which it is known what it does."""
     is_loop = hasattr(rule, "room") and _is_followed(rule.plan) and not rule.position.open
     return is_loop and rule.room.whole._traced is not None
+
+
+def _bytes_left_to(rule: Any) -> int:
+    """Return the bytes of states before steps whose saved values are held, where the step that made them went since."""
+    held, snapshots = held_steps(rule), rule.position.snapshots
+    alone = [step for step in held if step - 1 not in held and Snapshot(step) not in snapshots]
+    return sum([held[step].before for step in alone if step])
 
 
 def _bytes_of_steps(rule: Any) -> dict[int, int]:
