@@ -313,7 +313,7 @@ class TracedArray:
     def copy(self, order: str = "C") -> TracedArray:
         """Return a copy, which is traced too."""
         made = HANDLERS[np.copy](self, order)
-        if made._sharing is not None:
+        if type(made) is TracedArray and made._sharing is not None:  # a plain array where a step runs on values
             made._sharing.is_array = is_array(self)  # the method of a number gives a number
         return made
 
