@@ -96,7 +96,8 @@ def on_values(function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
     context = current_or_none()
     if context is None or not getattr(context.capture, "is_plain", False):
         return NotImplemented
-    leaves, structure = optree.tree_flatten((args, kwargs))
+    given: Any = args, kwargs
+    leaves, structure = optree.tree_flatten(given)
     found = [value_here(leaf) if hasattr(leaf, "_trace") else leaf for leaf in leaves]
     if any(value is None for value in found):
         return NotImplemented
