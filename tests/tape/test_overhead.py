@@ -22,7 +22,7 @@ ROWS = np.array([2, 0, 1])
     "step",
     [lambda x: -x, lambda x: x + 1.0, lambda x: x.T, lambda x: x[::-1] * 1.0, lambda x: x.reshape(3, 3) + 0.0,
      lambda x: np.where(True, x, 0.0), lambda x: np.roll(x, 1, axis=0), lambda x: x[[2, 0, 1], :] + 0.0,
-     lambda x: np.concatenate([x[:1]] * 8)[:3]],
+     lambda x: np.concatenate([x[:1]] * 24)[:3]],
     ids=["negative", "sum", "transposed", "reversed", "reshaped", "chosen", "rolled", "indexed", "joined"],
 )  # fmt: skip
 def test_a_record_is_counted_node_by_node(step, monkeypatch):

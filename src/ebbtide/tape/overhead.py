@@ -19,8 +19,9 @@ NODE_BYTES = 208
 ARGUMENT_BYTES = 880
 # What a node of an operation on vectors keeps of their kinds.
 KINDS_BYTES = 256
-# Of each operand of an operation of more than four: its pull, which each record makes anew; 428 measured of 24 and 64.
-PULL_BYTES, CACHED = 432, 4
+# Of each operand of an operation of many: its pull, which each record makes anew; 428 measured of 24 and 64. Those of
+# few are within what is left to the interpreter.
+PULL_BYTES, MANY = 432, 16
 # What the pager, the ledger and a forecast keep of a saved value; 1,180 bytes measured, and tables that double.
 CELL_BYTES = 1312
 # What tells of an array that it is the caller's: a weak reference and its place in a table that doubles; 166 to 196
@@ -34,7 +35,7 @@ def node_bytes(node: Node) -> int:
     """Return the bytes of a node without its saved values: with its tuples, its parameters, and its type."""
     parents, params = node.parents or (), node.params
     total = NODE_BYTES + sys.getsizeof(parents) + sys.getsizeof(node.saved)
-    total += PULL_BYTES * len(parents) if len(parents) > CACHED else 0
+    total += PULL_BYTES * len(parents) if len(parents) > MANY else 0
     if not parents or parents[0].type is not node.type:
         total += sys.getsizeof(node.type) + _bytes_of_object(getattr(node.type, "shape", ())) + 32
     if params:

@@ -131,13 +131,13 @@ class Pager:
         if not self._pages_now and (ledger.limit is None or self.passed is not None or not ledger.lenders):
             return
         saved = [a for k in signature.saves if k >= 0 and type(a := values[k]) is np.ndarray]
-        saved += arrays_in(params, lambda array: not ledger.holds(array))
         new = {id(o := owner_of(a)): o.nbytes for a in saved if self.find(a) is None and not self.is_callers(a)}
-        masks = masks_nbytes(signature, values)
-        self._margin, result = max(self._margin, masks), result_nbytes(signature, values, params) + masks
-        need = sum(new.values()) + max(self._margin, result) + self._unplanned()
+        self._margin = max(self._margin, masks := masks_nbytes(signature, values))
+        need = sum(new.values()) + max(self._margin, result_nbytes(signature, values, params)) + self._unplanned()
         if self._pages_now:
-            self._make_room(need)
+            indices = arrays_in(params, lambda array: not (ledger.holds(array) or self.is_callers(array)))
+            beside = 0 if self._step else masks + sum([array.nbytes for array in indices])  # steps are measured
+            self._make_room(need + beside)
         elif ledger.limit is not None:
             ledger.relieve(ledger.live + need - ledger.limit)
 

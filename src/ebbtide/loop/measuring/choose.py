@@ -42,7 +42,7 @@ from ebbtide.loop.stepping.given import in_region
 from ebbtide.loop.stepping.options import Options
 from ebbtide.loop.stepping.steps import Stepper
 from ebbtide.loop.stepping.warm import Timed
-from ebbtide.schedules import Costs, Mixed, StoreAll
+from ebbtide.schedules import Costs, Hierarchical, Mixed, StoreAll
 
 
 @final
@@ -297,14 +297,15 @@ def _refusal(
     """
     if error.least_disk:
         return error  # a want of disk is told at once: no memory does instead of it, whatever the step around takes
-    within, is_asked = measured.within, measured.options.schedule is not None
+    within, asked = measured.within, measured.options.schedule
     is_alone = waits is None and not within.refused
+    is_asked = asked is not None and not isinstance(asked, (Hierarchical, Mixed))  # whose table has no room here
     try:
         plan = smallest() if is_asked or not is_alone else None
     except BudgetError:
         plan = None
     if plan is not None and is_asked and (lacking := _lacking_disk(plan, measured)) is not None:
-        return lacking
+        return BudgetError(f"{error} {lacking}", max(error.least, lacking.least), lacking.least_disk)
     if plan is None or is_alone:
         return error
     error = within.larger(error, plan)
