@@ -110,6 +110,12 @@ def bottom(value: Any) -> Any:
     return value
 
 
+def root_of(array: TracedArray) -> TracedArray:
+    """Return the array that a traced array is a view of; itself if it is none."""
+    sharing = array._sharing
+    return array if sharing is None or sharing.root is None else sharing.root
+
+
 def is_array(array: TracedArray) -> bool:
     """Return whether what has no axes is an array to NumPy, and no number; of a program or a batch as far as known."""
     value: Any = array

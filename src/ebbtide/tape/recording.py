@@ -114,7 +114,7 @@ def settle(outputs: list[Any]) -> None:
 def _finished(value: Any, owned: bool, kind: ArrayType, is_array: bool) -> Any:
     """Return a cotangent as the caller gets it: of the type of the input, and never our memory."""
     if type(value) is TracedArray:
-        return value
+        return value.frozen()  # the same object may be a cotangent that was given, or another result
     if value is None:
         value, owned = np.zeros(kind.shape, kind.dtype), True
     if not is_array:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
 from functools import wraps
 from typing import Any
@@ -16,6 +17,7 @@ from ebbtide.arrays.functions import check_function
 from ebbtide.arrays.misuse import refuse_class
 from ebbtide.arrays.traced import TracedArray
 from ebbtide.arrays.vectors import is_vector
+from ebbtide.arrays.views import root_of
 from ebbtide.tape.recording import settle
 from ebbtide.transforms.members import record_members
 
@@ -61,6 +63,7 @@ def vmap(f: Callable[..., Any], in_axes: Any = 0, out_axes: Any = 0) -> Callable
     @wraps(f)
     def wrapped(*args: Any, **kwargs: Any) -> Any:
         leaves, structure = flatten(args)
+        leaves = [leaf.frozen() if type(leaf) is TracedArray else leaf for leaf in leaves]
         axes = _of_arguments(in_axes, args)
         size = _count(leaves, axes, structure)
         found = record_members(f, args, kwargs, leaves, axes, size)
@@ -68,6 +71,7 @@ def vmap(f: Callable[..., Any], in_axes: Any = 0, out_axes: Any = 0) -> Callable
         places = _spread(out_axes, after, "out_axes", "the result has")
         names = paths_of(after)
         owners = {id(owner_of(leaf)) for leaf in leaves if isinstance(leaf, np.ndarray)}
+        cells = [weakref.ref(leaf) for leaf in leaves if type(leaf) is TracedArray]
         del leaves, args
         made = []
         while pairs:
@@ -77,7 +81,7 @@ def vmap(f: Callable[..., Any], in_axes: Any = 0, out_axes: Any = 0) -> Callable
                     "vmap was given a function that returned a vector of a registered type, which has no members. Give "
                     "out_axes=None for it, or return arrays."
                 )
-            made.append(_returned(array, is_mapped, places[len(made)], names[len(made)], size, owners))
+            made.append(_returned(array, is_mapped, places[len(made)], names[len(made)], size, owners, cells))
         return unflatten(after, made)
 
     return wrapped
@@ -208,13 +212,16 @@ def _given(trace: BatchTrace, leaf: Any, axis: int | None) -> Any:
     is_array = type(leaf) is TracedArray or (isinstance(leaf, np.ndarray) and leaf.ndim and leaf.dtype.kind in "fciub")
     if not is_array:
         return leaf
-    array: Any = leaf.frozen() if type(leaf) is TracedArray else np.asarray(leaf)
+    array: Any = leaf if type(leaf) is TracedArray else np.asarray(leaf)
     if axis is None:
         return trace.constant(array)
     return trace.members(np.moveaxis(array, axis, 0) if axis else array)
 
 
-def _returned(array: Any, is_mapped: bool, axis: int | None, place: str, size: int, owners: set[int]) -> Any:
+def _returned(
+    array: Any, is_mapped: bool, axis: int | None, place: str, size: int, owners: set[int],
+    cells: list[weakref.ref[TracedArray]],
+) -> Any:  # fmt: skip
     """
     Return a leaf of the result as the caller gets it.
 
@@ -225,6 +232,7 @@ def _returned(array: Any, is_mapped: bool, axis: int | None, place: str, size: i
         place: Where in the result the leaf is.
         size: Number of members.
         owners: Addresses of the arrays of the arguments.
+        cells: The traced arrays of the arguments.
     """
     where = f" at {place}" if place else ""
     if axis is None:
@@ -246,4 +254,13 @@ def _returned(array: Any, is_mapped: bool, axis: int | None, place: str, size: i
     if isinstance(array, np.ndarray) and (not array.flags.writeable or id(owner_of(array)) in owners):
         # What is the same for all members is copied with the members first, as all other results have them.
         array = np.array(array, order="K" if is_mapped else "C")
+    else:
+        array = _apart(array, is_mapped, cells)
     return np.moveaxis(array, 0, axis % ndim) if axis % ndim else array
+
+
+def _apart(array: Any, is_mapped: bool, cells: list[weakref.ref[TracedArray]]) -> Any:
+    """Return a traced array of all members as one that is no argument; a plain one as it is."""
+    if type(array) is TracedArray and (not is_mapped or any(cell() is root_of(array) for cell in cells)):
+        return array.frozen()
+    return array
