@@ -24,6 +24,7 @@ INSIDE = {
     "members and an argument": lambda x: (vmap(lambda z: z)(x), x),
     "members of two axes": lambda x: (vmap(lambda z: z[::-1])(x.reshape(1, 3))[0], x),
     "the same for all members": lambda x: (vmap(lambda z, y: y, in_axes=(0, None))(x, x)[0], x),
+    "a program": jit(lambda x: (x + 1.0, x + 1.0)),
 }  # fmt: skip
 OUTSIDE = {
     "gradient": lambda f: grad(f)(X),

@@ -18,6 +18,7 @@ from ebbtide.program.equation import Variable
 from ebbtide.program.following import follow
 from ebbtide.program.layout import packed_strides
 from ebbtide.program.program import Program
+from ebbtide.program.results import own_constants
 from ebbtide.program.simplify import merge_common, remove_dead, skip_identities
 from ebbtide.program.split import FEW, Split, split_sweep
 from ebbtide.program.symbolic import SymbolicTrace
@@ -72,12 +73,14 @@ class Reversal:
                 results = follow(program, arrays, trace)
         finally:
             tape.close()
-        self._count = len(trace.equations)
         on_tape = [type(result) is TracedArray and result._trace is tape for result in results]
         self._nodes = [x.present()._node if on else None for x, on in zip(results, on_tape, strict=True)]
         # What the derivative cannot see: on the tape, but without a node.
         self.constants = [n for n, on in enumerate(on_tape) if on and self._nodes[n] is None]
-        self._results = [trace.entry(x) if type(x) is TracedArray else x for x in results]
+        outputs = [trace.entry(x) if type(x) is TracedArray else x for x in results]
+        found = own_constants(replace(program, outputs=tuple(outputs), equations=tuple(trace.equations)))
+        self._results, trace.equations[:] = found.outputs, found.equations
+        self._count = len(trace.equations)
 
     @property
     def results(self) -> tuple[int, ...]:
@@ -102,7 +105,7 @@ class Reversal:
             found = [value for value, _ in sweep(tape, seeds, self._leaves, retain=True)]
         outputs = [trace.entry(value) if type(value) is TracedArray else value for value in found]
         forward, reverse = trace.equations[: self._count], trace.equations[self._count :]
-        program = replace(self.program, outputs=tuple(self._results), equations=tuple(forward))
+        program = replace(self.program, outputs=self._results, equations=tuple(forward))
         return split_sweep(program, self.strides, given, cotangents, outputs, reverse, self._few, held)
 
 
@@ -137,4 +140,4 @@ def push_forward(program: Program, active: Sequence[int], strides: Sequence[tupl
     found = Program(
         f"{program.name}_forward", (*program.inputs, *tangents), (*values, *pushed), tuple(trace.equations)
     )
-    return passed(found, remove_dead, skip_identities, merge_common)
+    return own_constants(passed(found, remove_dead, skip_identities, merge_common))

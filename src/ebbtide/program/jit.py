@@ -367,8 +367,8 @@ class Jitted:
         self._note_miss(key)
         captured = tuple([numbers[id(array)] for array in origins])
         limits = [limit for limit in (self._limit, traced.limit) if limit is not None]
-        planned = PlannedProgram(traced.program, self._blocks, donated, min(limits, default=None))
         strides = strides_of([*values, *origins])
+        planned = PlannedProgram(traced.owned(strides), self._blocks, donated, min(limits, default=None))
         executable = planned.planned(strides, donated)
         # What a loop holds is known when it runs: it is differentiated where it keeps to the budget of who asks.
         derived = None if loops_of(traced.program) else AliasedProgram(planned, strides)

@@ -16,11 +16,13 @@ from ebbtide.arrays.containers import flatten, paths_of, unflatten
 from ebbtide.arrays.context import current, entered
 from ebbtide.arrays.functions import check_function
 from ebbtide.arrays.traced import TracedArray
+from ebbtide.arrays.views import root_of
 from ebbtide.errors import TraceError
 from ebbtide.program.check import passed
 from ebbtide.program.operands import strides_of
 from ebbtide.program.program import Program
 from ebbtide.program.reference import Executable
+from ebbtide.program.results import own_results
 from ebbtide.program.simplify import merge_common, remove_dead, skip_identities
 from ebbtide.program.symbolic import UNSET, SymbolicTrace
 from ebbtide.tape.recording import settle
@@ -36,11 +38,18 @@ class Traced:
         program: The program.
         captured: The arrays from outside that it met, as the function has them: they are its last inputs.
         limit: The bytes that a run may take, by the budgets of derivatives and programs in it; None without any.
+        memory: For each result a number that is the same for those that share memory in the function: that of the input
+            for a view of an input, a larger one for all others, and None where the function cannot tell.
     """
 
     program: Program
     captured: tuple[TracedArray, ...]
     limit: int | None = None
+    memory: tuple[int | None, ...] = ()
+
+    def owned(self, strides: Sequence[tuple[int, ...]]) -> Program:
+        """Return the program as it is run on inputs with these strides, its results in memory of their own."""
+        return own_results(self.program, strides, self.memory)
 
 
 def trace_leaves(
@@ -90,7 +99,21 @@ def trace_leaves(
     captured = [variable for variable, _ in trace.captured]
     program = Program(name, (*inputs, *captured), tuple(found), equations)
     program = passed(program, remove_dead, skip_identities, merge_common)
-    return Traced(program, tuple(trace.origins), trace.limit)
+    return Traced(program, tuple(trace.origins), trace.limit, _memory_of(outputs, [*arrays, *trace.origins]))
+
+
+def _memory_of(outputs: Sequence[Any], given: Sequence[TracedArray]) -> tuple[int | None, ...]:
+    """Return for each output the number of the array that it is a view of: those that are given first."""
+    numbers = {id(root_of(array)): number for number, array in reversed(list(enumerate(given)))}
+    found: list[int | None] = []
+    for output in outputs:
+        is_traced = type(output) is TracedArray
+        if is_traced and output.sharing().static:
+            found.append(None)  # of an array from outside, which is not noted
+        else:
+            root = root_of(output) if is_traced else output
+            found.append(numbers.setdefault(id(root), len(given) + len(numbers)))
+    return tuple(found)
 
 
 @final
@@ -177,8 +200,15 @@ def trace(f: Callable[..., Any], *args: Any) -> Program:
         return flatten(f(*unflatten(structure, arrays)))[0]
 
     traced = trace_leaves(on_leaves, leaves, names, name_of(f))
-    plan = partial(Executable, strides=strides_of([*leaves, *traced.captured]), limit=traced.limit)
-    return replace(traced.program, plan=plan)
+    strides = strides_of([*leaves, *traced.captured])
+    return replace(traced.program, plan=partial(_planned, strides=strides, memory=traced.memory, limit=traced.limit))
+
+
+def _planned(
+    program: Program, strides: Sequence[tuple[int, ...]], memory: Sequence[int | None], limit: int | None
+) -> Executable:  # fmt: skip
+    """Return a program as it is run, its results in memory of their own."""
+    return Executable(own_results(program, strides, memory), strides, limit=limit)
 
 
 def name_of(f: Callable[..., Any]) -> str:

@@ -199,14 +199,14 @@ def _copy_members(x: Any, order: Any) -> Any:
     return np.moveaxis(np.copy(np.moveaxis(x, 0, -1), order="F"), -1, 0) if order == "F" else np.copy(x, order=order)
 
 
-_copy = linear(
+copying = linear(
     lambda x, order: np.array(x, order=order),
     lambda g, kind, order: g,
     infer=lambda kind, order: kind,
     batch=_copy_members,
     name="copy",
 )
-answer(np.copy, lambda a, order="K", subok=False: as_array(_copy.bind((a,), {"order": order})))
+answer(np.copy, lambda a, order="K", subok=False: as_array(copying.bind((a,), {"order": order})))
 _finite = constant(np.nan_to_num, stand_in_type(np.nan_to_num), elementwise_constant)
 
 

@@ -134,7 +134,16 @@ def _recorded(
     if results:
         found = Members(inside, size).record(symbols, each, [arrays[variable] for variable in shared])
         arrays.update(zip(results, found, strict=True))
-    return [(arrays[x], x in own) if type(x) is Variable else (x, False) for x in program.outputs]
+    # What is one value of the program is one array where it is one of the function, which no argument is.
+    cells: dict[Any, Any] = {}
+    pairs: list[tuple[Any, bool]] = []
+    for x, number in zip(program.outputs, traced.memory, strict=True):
+        if type(x) is Variable and type(arrays[x]) is TracedArray:
+            key = (x, len(pairs) if x in program.inputs else number)
+            pairs.append((cells.setdefault(key, arrays[x].frozen()), x in own))
+        else:
+            pairs.append((arrays[x], x in own) if type(x) is Variable else (x, False))
+    return pairs
 
 
 def _outside(value: Any, symbols: SymbolicTrace) -> Any:
