@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -68,8 +69,17 @@ def _of_power(t: float, **params: Any) -> Any:
     return np.bool_ if t >= 0 else np.float32
 
 
+def _beside(kind: ArrayType, each: int, all_of_them: int) -> float:
+    """Return the bytes of so many matrices, and of so many stacks of them."""
+    return kind.nbytes * (all_of_them + each / max(prod(kind.shape[:-2]), 1))
+
+
 def _function(
-    name: str, original: Callable[..., Any], call: Callable[..., Any], least: Callable[..., Any] = _single
+    name: str,
+    original: Callable[..., Any],
+    call: Callable[..., Any],
+    takes: tuple[int, int, int],
+    least: Callable[..., Any] = _single,
 ) -> Primitive:
     """
     Declare a function of matrices that is given by a power series; it saves the matrix.
@@ -78,11 +88,19 @@ def _function(
         name: SciPy's name.
         original: SciPy's function.
         call: `call(x, **params)` does it on arrays of any trace.
+        takes: How many matrices SciPy's function has for a moment beside its result, of real numbers and of complex
+            ones, and how many stacks.
         least: `least(**params)` returns the dtype that the result has at least.
     """
 
     def infer(kind: ArrayType, **params: Any) -> ArrayType:
         return ArrayType(kind.shape, np.result_type(kind.dtype, least(**params)))
+
+    def scratch(params: dict[str, Any], kind: ArrayType) -> float:
+        out = infer(kind, **params)
+        if params.get("t", 0.5).is_integer():
+            return _beside(out, 0, 3)  # products, and inverses
+        return _beside(out, takes[out.dtype.kind == "c"], takes[2])
 
     return matrix_function(
         _checked(name, original, infer),
@@ -90,6 +108,7 @@ def _function(
         lambda t, params, x: _along(partial(call, **_own(params)), x, t),
         infer=infer,
         name=name,
+        scratch=scratch,
     )
 
 
@@ -102,17 +121,17 @@ def _of(primitive: Primitive, a: Any, **params: Any) -> Any:
     return primitive.bind((a,), {"known": not _is_abstract(a), **params})
 
 
-_expm = _function("expm", linalg.expm, lambda x: _of(_expm, x))
-_logm = _function("logm", linalg.logm, lambda x: _of(_logm, x), _double)
-_cosm = _function("cosm", linalg.cosm, lambda x: _of(_cosm, x))
-_sinm = _function("sinm", linalg.sinm, lambda x: _of(_sinm, x))
-_coshm = _function("coshm", linalg.coshm, lambda x: _of(_coshm, x))
-_sinhm = _function("sinhm", linalg.sinhm, lambda x: _of(_sinhm, x))
-_tanm = _function("tanm", linalg.tanm, lambda x: _of(_tanm, x))
-_tanhm = _function("tanhm", linalg.tanhm, lambda x: _of(_tanhm, x))
+_expm = _function("expm", linalg.expm, lambda x: _of(_expm, x), (9, 9, 0))
+_logm = _function("logm", linalg.logm, lambda x: _of(_logm, x), (16, 9, 2), _double)
+_cosm = _function("cosm", linalg.cosm, lambda x: _of(_cosm, x), (18, 10, 1))
+_sinm = _function("sinm", linalg.sinm, lambda x: _of(_sinm, x), (18, 10, 1))
+_coshm = _function("coshm", linalg.coshm, lambda x: _of(_coshm, x), (10, 10, 1))
+_sinhm = _function("sinhm", linalg.sinhm, lambda x: _of(_sinhm, x), (10, 10, 1))
+_tanm = _function("tanm", linalg.tanm, lambda x: _of(_tanm, x), (20, 11, 1))
+_tanhm = _function("tanhm", linalg.tanhm, lambda x: _of(_tanhm, x), (11, 11, 1))
 _power = _function(
     "fractional_matrix_power", linalg.fractional_matrix_power,
-    lambda x, t: _of(_power, x, t=t), _of_power,
+    lambda x, t: _of(_power, x, t=t), (18, 10, 1), _of_power,
 )  # fmt: skip
 
 
@@ -183,8 +202,9 @@ def _pulls(*rules: tuple[Callable[..., Any], tuple[str, ...]]) -> Any:
 
 
 def _equation(
-    function: Callable[..., Any], name: str, operands: tuple[str, ...], pull: Any, push: Any, least: Any = np.float32
-) -> Primitive:
+    function: Callable[..., Any], name: str, operands: tuple[str, ...], pull: Any, push: Any, least: Any = np.float32,
+    scratch: Callable[..., float] | None = None,
+) -> Primitive:  # fmt: skip
     """
     Declare the solution of an equation.
 
@@ -195,6 +215,7 @@ def _equation(
         pull: From `_pulls`.
         push: `push(tangents, values, out, params)`; the tangents are arrays.
         least: The dtype that the result has at least.
+        scratch: See `Primitive`.
     """
 
     def tangent(tangents: list[Any], values: Any, out: Any, params: Any, kept: Any) -> Any:
@@ -206,30 +227,39 @@ def _equation(
 
     primitive = Primitive(
         OnStacks(function, infer), name=name, operands=operands, pull=pull, push=tangent, infer=infer,
-        batch=lambda values, mapped, params, size: primitive.bind(
+        scratch=scratch, batch=lambda values, mapped, params, size: primitive.bind(
             tuple([full(x, m, size) for x, m in zip(values, mapped, strict=True)]), params
         ),
     )  # fmt: skip
     return primitive
 
 
-def _sylvester_back(g: Any, a: Any, b: Any) -> Any:
-    return _sylvester.bind((transposed(a), transposed(b), g))
+def _declare_sylvester(scratch: Callable[..., float] | None = None) -> Primitive:
+    """Declare the solution x of a x + x b = q."""
+
+    def back(g: Any, a: Any, b: Any) -> Any:
+        return primitive.bind((transposed(a), transposed(b), g))
+
+    primitive = _equation(
+        linalg.solve_sylvester,
+        "solve_sylvester",
+        ("a", "b", "q"),
+        _pulls(
+            (lambda g, params, a, b, out: -product(back(g, a, b), transposed(out)), ("a", "b", "out")),
+            (lambda g, params, a, b, out: -product(transposed(out), back(g, a, b)), ("a", "b", "out")),
+            (lambda g, params, a, b: back(g, a, b), ("a", "b")),
+        ),
+        lambda ts, values, out, params: primitive.bind(
+            (values[0], values[1], ts[2] - product(ts[0], out) - product(out, ts[1]))
+        ),
+        scratch=scratch,
+    )
+    return primitive
 
 
-_sylvester = _equation(
-    linalg.solve_sylvester,
-    "solve_sylvester",
-    ("a", "b", "q"),
-    _pulls(
-        (lambda g, params, a, b, out: -product(_sylvester_back(g, a, b), transposed(out)), ("a", "b", "out")),
-        (lambda g, params, a, b, out: -product(transposed(out), _sylvester_back(g, a, b)), ("a", "b", "out")),
-        (lambda g, params, a, b: _sylvester_back(g, a, b), ("a", "b")),
-    ),
-    lambda ts, values, out, params: _sylvester.bind(
-        (values[0], values[1], ts[2] - product(ts[0], out) - product(out, ts[1]))
-    ),
-)
+_sylvester = _declare_sylvester()
+# What the solution of an equation takes, so does its derivative; but a root takes nothing, and its derivative does.
+_sylvester_of_root = _declare_sylvester(lambda params, a, b, q: _beside(q, 8, 1))
 
 
 @answers_for(linalg.solve_sylvester)
@@ -340,8 +370,8 @@ def _same_type(kind: ArrayType, **params: Any) -> ArrayType:
 
 _sqrtm = matrix_function(
     _checked("sqrtm", linalg.sqrtm, _same_type),
-    lambda g, params, out: _sylvester_back(g, out, out),
-    lambda t, params, out: _sylvester.bind((out, out, t)),
+    lambda g, params, out: _sylvester_of_root.bind((transposed(out), transposed(out), g)),
+    lambda t, params, out: _sylvester_of_root.bind((out, out, t)),
     infer=_same_type,
     name="sqrtm",
 )
