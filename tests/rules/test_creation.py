@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from ebbtide import grad, jvp, vjp
+from ebbtide import checkpoint, grad, hvp, jvp, timeloop, vjp, vmap
+from ebbtide.schedules import Revolve
 
 X = np.linspace(0.5, 2.0, 4)
 LIKE = {
@@ -40,6 +41,31 @@ def test_takes_traced_values(make):
     np.testing.assert_allclose([jvp(f, (X,), (e,))[1] for e in np.eye(4)], expected, rtol=1e-14)
     inner = grad(lambda x: np.sum(grad(f)(x) * x))(X)
     np.testing.assert_allclose(inner, 4 * expected, rtol=1e-14)
+
+
+@pytest.mark.parametrize("make", LIKE.values(), ids=LIKE)
+def test_takes_traced_values_where_a_step_runs_again(make):
+    """With another derivative or a batch around it took none there: `like=` is not among what a function is given."""
+
+    def step(u, _=None):
+        made = make(u)
+        made[...] = 1.0
+        made[..., :2] += u[:2] * u[2:]
+        return u + 0.1 * np.sum(made) * u
+
+    def repeated(u):
+        return np.sum(step(step(step(u))) ** 2)
+
+    def loop(u):
+        return np.sum(timeloop(step, u, 3, schedule=Revolve(1)) ** 2)
+
+    def region(u):
+        return np.sum(checkpoint(step)(checkpoint(step)(step(u))) ** 2)
+
+    direction = np.cos(X)
+    for f in (loop, region):
+        np.testing.assert_allclose(hvp(f)(X, direction), hvp(repeated)(X, direction), rtol=1e-13)
+        np.testing.assert_allclose(vmap(grad(f))(X[None])[0], grad(repeated)(X), rtol=1e-13)
 
 
 @pytest.mark.parametrize("make", LIKE.values(), ids=LIKE)

@@ -91,7 +91,8 @@ def on_values(function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
     traced ones where the region is recorded.
 
     Returns:
-        What the function returns; NotImplemented where a traced array has no value, or would be written.
+        What the function returns; NotImplemented where a traced array has no value, or would be written, or where there
+        is none but that of `like=`, which NumPy takes away.
     """
     context = current_or_none()
     if context is None or not getattr(context.capture, "is_plain", False):
@@ -99,7 +100,7 @@ def on_values(function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
     given: Any = args, kwargs
     leaves, structure = optree.tree_flatten(given)
     found = [value_here(leaf) if hasattr(leaf, "_trace") else leaf for leaf in leaves]
-    if any(value is None for value in found):
+    if any(value is None for value in found) or all(value is leaf for value, leaf in zip(found, leaves, strict=True)):
         return NotImplemented
     values: Any = optree.tree_unflatten(structure, found)
     try:

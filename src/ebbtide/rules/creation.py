@@ -8,7 +8,7 @@ import numpy as np
 
 from ebbtide.arrays.array_type import type_of
 from ebbtide.arrays.constants import constant
-from ebbtide.arrays.context import current
+from ebbtide.arrays.context import current, value_trace
 from ebbtide.arrays.primitive import constant_like
 from ebbtide.arrays.traced import TracedArray
 from ebbtide.arrays.views import laid
@@ -21,8 +21,11 @@ def _created(function: Any) -> Any:
     def handler(*args: Any, **kwargs: Any) -> Any:
         made = function(*args, **kwargs)
         context = current()
-        traces = [t for t in (*context.traces, context.capture) if t is not None]
-        return max(traces, key=lambda trace: trace.level).constant(made) if traces else made
+        traces = [t for t in (context.capture, *context.traces) if t is not None]
+        innermost = max(traces, key=lambda trace: trace.level, default=None)
+        if innermost is not None and getattr(innermost, "is_plain", False):
+            innermost = value_trace(context)  # a region that runs on values: those may be traced further out
+        return made if innermost is None else innermost.constant(made)
 
     return handler
 
