@@ -280,3 +280,19 @@ def test_inputs_that_are_a_list_keep_the_budget(kind: str, steps: int, size: int
     bounded = grad(f, budget=Budget(memory=least))
     assert peak_bytes(lambda: bounded(given)) - alone <= least
     np.testing.assert_array_equal(bounded(given), expected)
+
+
+@pytest.mark.parametrize("steps", [3, 10])
+def test_a_gradient_in_a_step_is_refused_at_no_budget_that_is_said_to_be_enough(steps: int) -> None:
+    """What it may hold was found before the loop around had given up its steps, and nodes with them: for ever refused."""
+    points, weights = np.cos(np.arange(60)).reshape(20, 3), np.ones(3)
+
+    def loss(w: Any) -> Any:
+        return np.mean(np.log1p(np.exp(-(points @ w))))
+
+    def trained(w: Any) -> Any:
+        return loss(timeloop(lambda w, _: w - 0.5 * grad(loss)(w), w, steps))
+
+    least = find_least(lambda memory: grad(trained, budget=Budget(memory=memory))(weights))
+    found = grad(trained, budget=Budget(memory=least))(weights)
+    assert found.tobytes() == grad(trained)(weights).tobytes()

@@ -196,12 +196,11 @@ def _settle(pager: Pager, seeds: list[Any], leaves: list[Node]) -> None:
             return
         # A time loop took room for snapshots before it was known what comes after it; and so did those in its steps.
         forecast = _forecast(pager, seeds, leaves)
-        limit = ledger.limit - _reserve(pager, forecast)
-        while (over := forecast.peak - limit) > 0 and (
+        while (over := _passed_by(pager, forecast)) > 0 and (
             forecast.shed(over) or forecast.need_less() or ledger.relieve(over) or _relieve_disk(pager, seeds)
         ):
             forecast = _forecast(pager, seeds, leaves)
-        if forecast.peak <= limit:
+        if over <= 0:
             return
         least = forecast.peak
     bare = _forecast(pager, seeds, leaves, bare=True)
@@ -241,6 +240,12 @@ def _reserve(pager: Pager, forecast: Forecast) -> int:
     if pager.on_disk or any(rule.has_reserve for rule in forecast.joints):
         return 0
     return _RESERVE_AROUND_JOINTS if forecast.joints else _RESERVE
+
+
+def _passed_by(pager: Pager, forecast: Forecast) -> int:
+    """Return by how many bytes a sweep would pass the limit, which is more when a loop has given up its nodes."""
+    assert pager.ledger.limit is not None
+    return forecast.peak + _reserve(pager, forecast) - pager.ledger.limit
 
 
 def _forecast(pager: Pager, seeds: list[Any], leaves: list[Node], *, bare: bool = False) -> Forecast:
