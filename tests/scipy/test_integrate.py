@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import gc
+
 import numpy as np
 import pytest
 from scipy import integrate as original
-from tests.measure import peak_bytes
+from tests.measure import find_least, peak_bytes
 
-from ebbtide import TraceError, grad, hvp, jit, jvp, vjp, vmap
+from ebbtide import Budget, TraceError, grad, hvp, jit, jvp, vjp, vmap
 from ebbtide.scipy import integrate
 from ebbtide.testing import check_grads
 
@@ -172,3 +174,38 @@ def test_samples():
         vjp(lambda y: integrate.cumulative_trapezoid(y, initial=1.0), START)
     with pytest.raises(TraceError, match="one dtype"):
         vjp(lambda y: integrate.trapezoid(y, x=START), START.astype(np.float32))
+
+
+@pytest.mark.parametrize("method", ["RK45", "RK23", "DOP853", "BDF", "Radau"])
+def test_solvers_die_at_once(method):
+    """What a solution took for one interval is free for the next: SciPy's solvers refer to themselves."""
+    x = np.linspace(0.5, 1, 20)
+
+    def solution(k):
+        return integrate.solve_ivp(lambda t, y, k: -k * y, (0, 1), x, method, [0.5, 1], args=(k,))
+
+    def call():
+        return grad(lambda k: np.sum(solution(k).y))(x)
+
+    call()
+    gc.collect()
+    gc.disable()
+    try:
+        call()
+        assert gc.collect() == 0
+    finally:
+        gc.enable()
+
+
+@pytest.mark.parametrize("method", ["RK45", "RK23", "DOP853"])
+def test_budgets_have_room_for_the_solver(method):
+    """A gradient takes no more than the least that its refusal names, in which is what SciPy's solver takes."""
+    x = np.linspace(0.5, 1, 300)
+
+    def f(k):
+        solution = integrate.solve_ivp(lambda t, y, k: np.sin(y) - k * y, (0, 0.1), x, method, [0.05, 0.1], args=(k,))
+        return np.sum(solution.y)
+
+    least = find_least(lambda memory: grad(f, budget=Budget(memory))(x))
+    alone = peak_bytes(lambda: f(x))
+    assert peak_bytes(lambda: grad(f, budget=Budget(least))(x)) - alone <= least

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -58,18 +59,46 @@ def odeint(func: Callable[..., Any], y0: Any, t: Any, args: tuple[Any, ...] = ()
 
     args = args if isinstance(args, tuple) else (args,)
     return trajectory(
-        func if in_front else turned, solve, solver, vector_of_numbers(y0), vector_of_numbers(t), args
+        func if in_front else turned, solve, solver, vector_of_numbers(y0), vector_of_numbers(t), args, (5, 0)
     )
+
+
+# Vectors of the size of the state, and matrices of its square, that a method of `solve_ivp` has at a time.
+_TAKES: Mapping[Any, tuple[int, int]] = MappingProxyType(
+    {"RK23": (18, 0), "RK45": (22, 0), "DOP853": (40, 0), "LSODA": (24, 1), "BDF": (24, 5), "Radau": (36, 10)}
+)
+
+
+class _Noted:
+    """A method that tells of itself, as SciPy's keep each other alive until the collector of cycles comes."""
+
+    def __init__(self, *args: Any, made: list[Any], **options: Any) -> None:
+        made.append(self)
+        super().__init__(*args, **options)
+
+
+_METHODS: Mapping[Any, Any] = MappingProxyType(
+    {name: type(name, (_Noted, getattr(integrate, name)), {}) for name in _TAKES}
+)
 
 
 def _initial_value(func: Callable[..., Any], end: Any, options: dict[str, Any]) -> Callable[[Any, Any, Any], Any]:
     """Return `solve(y0, times, args)` by `solve_ivp`: to *end*, or by default to the last time."""
+    method = _METHODS.get(options["method"])
+
+    def given(made: list[Any]) -> dict[str, Any]:
+        return options if method is None else {**options, "method": method, "made": made}
 
     def solve(y0: Any, times: Any, args: Any) -> Any:
         span = (times[0], times[-1] if end is None else end)
         if span[0] == span[1]:
             return np.tile(y0, (len(times), 1))
-        found = integrate.solve_ivp(func, span, y0, t_eval=times[1:], args=args or None, **options)
+        made: list[Any] = []
+        try:
+            found = integrate.solve_ivp(func, span, y0, t_eval=times[1:], args=args or None, **given(made))
+        finally:
+            for one in made:
+                vars(one).clear()
         if not found.success:
             raise TraceError(f"solve_ivp did not reach t = {span[1]}: {found.message} Derivatives need all of it.")
         return np.concatenate([y0[None], found.y.T])
@@ -128,7 +157,8 @@ def solve_ivp(
     solve = _initial_value(fun, last, {"method": method, **options})
     times = np.concatenate([np.full(1, first), vector_of_numbers(t_eval)])
     args = () if args is None else args if isinstance(args, tuple) else (args,)
-    states = trajectory(fun, solve, solver, vector_of_numbers(y0), times, args)[1:]
+    takes = _TAKES.get(method, _TAKES["RK45"])
+    states = trajectory(fun, solve, solver, vector_of_numbers(y0), times, args, takes)[1:]
     return OptimizeResult(
         t=times[1:], y=states.T, status=0, success=True, message="The solver successfully reached the end."
     )

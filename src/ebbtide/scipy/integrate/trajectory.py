@@ -31,6 +31,8 @@ from ebbtide.transforms.forward import jvp
 from ebbtide.transforms.pullback import vjp
 
 _DOUBLE = np.dtype(np.float64)
+# Vectors that the derivatives of a right-hand side take, which is not known before it runs: 9 of `sin(y) - k * y`.
+_OF_SLOPE = 12
 # `solver(func)` returns `solve(y0, times, args)`, which returns an array with one state a time.
 Solver = Callable[[Callable[..., Any]], Callable[[Any, Any, Any], Any]]
 
@@ -53,6 +55,7 @@ class Flow:
         y0: The first state; None if it is in the vector.
         times: The times; None if they are.
         shape: (number of times, number of components of the state).
+        takes: Vectors of the size of the state, and matrices of its square, that the solver has at a time.
     """
 
     func: Callable[..., Any]
@@ -64,6 +67,7 @@ class Flow:
     y0: Any
     times: Any
     shape: tuple[int, int]
+    takes: tuple[int, int]
 
     @property
     def held_arrays(self) -> tuple[Any, ...]:
@@ -99,10 +103,19 @@ class Flow:
 
     def again(self, func: Callable[..., Any], y0: Any, times: Any, *args: Any) -> Any:
         """Return the solution of another equation, by the same method."""
-        return trajectory(func, self.solver(func), self.solver, y0, times, args)
+        return trajectory(func, self.solver(func), self.solver, y0, times, args, self.takes)
+
+    @property
+    def scratch(self) -> int:
+        """The bytes that the solver takes for a moment, with a dozen vectors for derivatives of the right-hand side."""
+        size, (vectors, matrices) = self.shape[1], self.takes
+        return size * (vectors + _OF_SLOPE + matrices * size) * _DOUBLE.itemsize
 
 
-def trajectory(func: Callable[..., Any], solve: Any, solver: Solver, y0: Any, times: Any, args: tuple[Any, ...]) -> Any:
+def trajectory(
+    func: Callable[..., Any], solve: Any, solver: Solver, y0: Any, times: Any, args: tuple[Any, ...],
+    takes: tuple[int, int],
+) -> Any:  # fmt: skip
     """
     Return the states at some times, of which the first is that of *y0*.
 
@@ -113,6 +126,7 @@ def trajectory(func: Callable[..., Any], solve: Any, solver: Solver, y0: Any, ti
         y0: The first state, a vector of double precision.
         times: The times, a vector of double precision.
         args: What *func* takes; arrays in it, also in containers, have derivatives.
+        takes: See `Flow`.
 
     Returns:
         An array (times, components).
@@ -127,7 +141,7 @@ def trajectory(func: Callable[..., Any], solve: Any, solver: Solver, y0: Any, ti
             raise refusal(f"An argument of a differential equation is {kind}, and derivatives are by real arrays.")
     flow = Flow(
         func, solve, solver, tuple([_unless_traced(leaf) for leaf in leaves]), structure, kinds, _unless_traced(y0),
-        _unless_traced(times), (np.shape(times)[0], np.shape(y0)[0]),
+        _unless_traced(times), (np.shape(times)[0], np.shape(y0)[0]), takes,
     )  # fmt: skip
     ends = [x for x in (y0, times) if type(x) is TracedArray]
     vector = np.concatenate([np.reshape(x, (-1,)).astype(_DOUBLE) for x in (*traced, *ends)])
@@ -202,6 +216,7 @@ _trajectory = Primitive(
     pull=lambda k: _PULL,
     push=_push,
     infer=lambda kind, flow: ArrayType(flow.shape, _DOUBLE),
+    scratch=lambda params, kind: params["flow"].scratch,
     batch=lambda values, mapped, params, size: by_members(
         "trajectory", _trajectory.bind, values, mapped, params, size, ArrayType(params["flow"].shape, _DOUBLE)
     ),
