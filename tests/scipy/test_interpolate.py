@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from scipy import interpolate as original
 from scipy.sparse.linalg import spsolve
+from tests.measure import peak_bytes
 
 from ebbtide import TraceError, grad, jit, jvp, vjp, vmap
 from ebbtide.scipy.interpolate import CubicSpline, PchipInterpolator, RegularGridInterpolator
@@ -220,3 +221,22 @@ def test_derivatives_of_slopes():
     x = np.array([0.0, 0.4, 1.1, 1.5, 2.5])
     flat = np.array([[0.0, 0.0], [1.0, 0.1], [1.7, 3.0], [1.2, 3.1], [1.0, 0.0]])
     check_grads(slopes_of_shape, x, flat, order=2)
+
+
+def test_splines_of_many_knots_take_vectors():
+    """A derivative makes no matrix of the slopes, which has the square of the number of knots."""
+    knots, values = np.arange(2000.0), np.sin(np.arange(2000.0))
+    slope = grad(lambda y: np.sum(CubicSpline(knots, y)(np.array([3.5, 1200.2])) ** 2))
+    slope(values)
+    assert peak_bytes(lambda: slope(values)) < 60 * values.nbytes
+
+
+@pytest.mark.parametrize("count", [2, 3, 4, 9])
+@pytest.mark.parametrize("ends", ["not-a-knot", "natural", ("clamped", "natural"), ((1, 0.3), (2, -0.2))])
+def test_slopes_of_splines_are_scipys(count, ends):
+    """The tangent of the values is the difference of two of SciPy's splines, whatever the ends and their number."""
+    x, points = np.cumsum(np.linspace(0.5, 1.5, count)), np.linspace(0.4, 2.0, 7)
+    y, along = np.sin(x), np.cos(3 * x)
+    found = jvp(lambda y: CubicSpline(x, y, bc_type=ends)(points), (y,), (along,))[1]
+    plain = [original.CubicSpline(x, values, bc_type=ends)(points) for values in (y + along, y)]
+    np.testing.assert_allclose(found, plain[0] - plain[1], rtol=1e-12, atol=1e-12)

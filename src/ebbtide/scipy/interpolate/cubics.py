@@ -12,6 +12,7 @@ from ebbtide.arrays.reach import arrays_of
 from ebbtide.rules.answers import refusal
 from ebbtide.scipy.interpolate.hermite import hermite, slopes_of_shape
 from ebbtide.scipy.interpolate.pieces import LINEAR, SHAPED, find_place, inexact, is_outside, taken
+from ebbtide.scipy.linalg import solve_banded
 
 
 @final
@@ -63,12 +64,14 @@ class _Cubic:
     def _smooth(self, flat: Any, shape: tuple[int, ...]) -> Any:
         """Return the slopes at the knots, which are linear in the values but for what boundary conditions add."""
         count = len(self._x)
-        zeros = np.zeros(count)
-        free: Any = self._bc_type
-        if not isinstance(free, str):
-            free = tuple([one if isinstance(one, str) else (one[0], zeros) for one in free])
-        matrix = interpolate.CubicSpline(self._x, np.eye(count), bc_type=free)(self._x, 1)
-        slopes = matrix.astype(flat.dtype) @ flat
+        ends: Any = (self._bc_type,) * 2 if isinstance(self._bc_type, str) else self._bc_type
+        kinds = [end if isinstance(end, str) else int(end[0]) for end in ends]
+        if count > 3:
+            slopes = solve_banded((1, 1), *_system(self._x, flat, kinds))
+        else:
+            free: Any = tuple([kind if isinstance(kind, str) else (kind, np.zeros(count)) for kind in kinds])
+            matrix = interpolate.CubicSpline(self._x, np.eye(count), bc_type=free)(self._x, 1)
+            slopes = matrix.astype(flat.dtype) @ flat
         if isinstance(self._bc_type, str):
             return slopes
         fixed = interpolate.CubicSpline(self._x, np.zeros(shape), bc_type=self._bc_type)(self._x, 1)
@@ -77,6 +80,40 @@ class _Cubic:
     def infer(self, values: ArrayType, points: ArrayType) -> ArrayType:
         """See `Pieces.infer`."""
         return ArrayType((*points.shape, *values.shape[1:]), np.result_type(values.dtype, np.float64))
+
+
+def _system(x: Any, values: Any, ends: list[Any]) -> tuple[Any, Any]:
+    """
+    Return the bands and the right-hand sides of the equations for the slopes of a spline at its knots.
+
+    Args:
+        x: The knots, more than three.
+        values: The values there, of shape (n, k).
+        ends: The condition at each end: its name, or the order of the derivative that is zero there.
+
+    Source: C. de Boor, A Practical Guide to Splines (1978), chapter IV; the equations are scaled as SciPy's.
+    """
+    dx = np.diff(x)
+    column = np.reshape(dx, (-1, 1))
+    rises = np.diff(values, axis=0)
+    secants = rises / column
+    bands = np.zeros((3, len(x)))
+    bands[1, 1:-1], bands[0, 2:], bands[2, :-2] = 2 * (dx[:-1] + dx[1:]), dx[:-1], dx[1:]
+    bands[1, 0], bands[0, 1], first = _at_end(dx[:2], secants[:2], rises[0], ends[0])
+    bands[1, -1], bands[2, -2], last = _at_end(dx[:-3:-1], secants[:-3:-1], rises[-1], ends[1])
+    between = 3 * (column[1:] * secants[:-1] + column[:-1] * secants[1:])
+    return bands, np.concatenate([np.reshape(first, (1, -1)), between, np.reshape(last, (1, -1))])
+
+
+def _at_end(dx: Any, secants: Any, rise: Any, end: Any) -> tuple[Any, Any, Any]:
+    """Return both coefficients of the equation at an end, and its right-hand side, from the last two intervals."""
+    if end == "not-a-knot":
+        both = dx[0] + dx[1]
+        side = ((dx[0] + 2 * both) * dx[1] * secants[0] + dx[0] ** 2 * secants[1]) / both
+        return dx[1], both, side
+    if end in (1, "clamped"):
+        return 1.0, 0.0, 0 * rise
+    return 2 * dx[0], dx[0], 3 * rise
 
 
 def _called(self: Any, x: Any, nu: int, extrapolate: Any, form: str, bc_type: Any) -> Any:
@@ -109,8 +146,8 @@ class CubicSpline:
     `f(x, nu)` is the spline, or its derivative of order nu, with derivatives with respect to y and x.
 
     Memory:
-        All arrays by reference. A record saves the points, and y if the points are active. A derivative makes, for a
-        moment, the matrix of the slopes at the knots of n² numbers.
+        All arrays by reference. A record saves the points, and y if the points are active. A derivative solves, for a
+        moment, the equations of three bands for the slopes at the knots.
 
     Example:
         >>> from ebbtide import grad
