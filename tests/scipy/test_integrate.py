@@ -192,7 +192,10 @@ def test_solvers_die_at_once(method):
     gc.disable()
     try:
         call()
+        found = solution(0.7).y
         assert gc.collect() == 0
+        expected = original.solve_ivp(lambda t, y: -0.7 * y, (0, 1), x, method, [0.5, 1]).y
+        assert found.tobytes() == expected.tobytes()
     finally:
         gc.enable()
 

@@ -82,23 +82,31 @@ _METHODS: Mapping[Any, Any] = MappingProxyType(
 )
 
 
+def _solve(
+    fun: Any, t_span: Any, y0: Any, method: Any = "RK45", t_eval: Any = None, dense_output: bool = False, *rest: Any,
+    **options: Any,
+) -> Any:  # fmt: skip
+    """Return what `solve_ivp` does of plain arrays; what its solver had is free as soon as it ends."""
+    # How the pieces of a dense output follow each other SciPy tells by its own classes.
+    noted = None if dense_output else _METHODS.get(method)
+    if noted is None:
+        return integrate.solve_ivp(fun, t_span, y0, method, t_eval, dense_output, *rest, **options)
+    made: list[Any] = []
+    try:
+        return integrate.solve_ivp(fun, t_span, y0, noted, t_eval, dense_output, *rest, made=made, **options)
+    finally:
+        for one in made:
+            vars(one).clear()
+
+
 def _initial_value(func: Callable[..., Any], end: Any, options: dict[str, Any]) -> Callable[[Any, Any, Any], Any]:
     """Return `solve(y0, times, args)` by `solve_ivp`: to *end*, or by default to the last time."""
-    method = _METHODS.get(options["method"])
-
-    def given(made: list[Any]) -> dict[str, Any]:
-        return options if method is None else {**options, "method": method, "made": made}
 
     def solve(y0: Any, times: Any, args: Any) -> Any:
         span = (times[0], times[-1] if end is None else end)
         if span[0] == span[1]:
             return np.tile(y0, (len(times), 1))
-        made: list[Any] = []
-        try:
-            found = integrate.solve_ivp(func, span, y0, t_eval=times[1:], args=args or None, **given(made))
-        finally:
-            for one in made:
-                vars(one).clear()
+        found = _solve(func, span, y0, t_eval=times[1:], args=args or None, **options)
         if not found.success:
             raise TraceError(f"solve_ivp did not reach t = {span[1]}: {found.message} Derivatives need all of it.")
         return np.concatenate([y0[None], found.y.T])
@@ -106,7 +114,7 @@ def _initial_value(func: Callable[..., Any], end: Any, options: dict[str, Any]) 
     return solve
 
 
-@stands_for(integrate.solve_ivp)
+@stands_for(integrate.solve_ivp, _solve)
 def solve_ivp(
     fun: Callable[..., Any],
     t_span: Any,
