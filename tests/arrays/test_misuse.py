@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 import operator
+import pickle
 from typing import Any
 
 import numpy as np
 import pytest
 import scipy.linalg
 
-from ebbtide import EbbtideError, TraceError, grad, jit, jvp, stop_gradient
+from ebbtide import EbbtideError, TraceError, grad, jit, jvp, stop_gradient, value_and_grad
 
 
 def assign_element(x, dtype=float):
@@ -173,6 +174,32 @@ def test_numbers_without_a_derivative():
 
     assert np.array_equal(grad(f)(np.array([1.234, 2.9])), [4.0, 0.0])
     assert texts == ["1.23 TracedArray(np.float64(2.9)) 4.1e+00"]
+
+
+def test_a_copy_by_pickle_is_refused():
+    """In forward mode it was a constant: a derivative of zero without a word, and errors of pickle's elsewhere."""
+
+    def f(x):
+        return np.sum(pickle.loads(pickle.dumps([x]))[0] ** 2)
+
+    x = np.ones(3)
+    for derivative in (grad(f), lambda x: jvp(f, (x,), (x,)), jit(f)):
+        with pytest.raises(TraceError, match=r"cannot be pickled \(at .*test_misuse.py:\d+\).*x.copy\(\)"):
+            derivative(x)
+    assert np.array_equal(grad(lambda x: np.sum(x * pickle.loads(pickle.dumps(stop_gradient(x)))))(x), x)
+
+
+def test_python_rounds_traced_numbers_as_numpy_does():
+    """`round` has no derivative, as `np.round`; it was an error of Python's without a line."""
+
+    def f(x):
+        return np.sum(x) * round(x[0], 1) * round(x[1])
+
+    x = np.array([1.26, 2.5, 3.0])
+    value, slope = value_and_grad(f)(x)
+    assert value == f(x) == np.sum(x) * 1.3 * 2
+    assert np.array_equal(slope, np.full(3, 1.3 * 2))
+    assert jvp(f, (x,), (x,)) == (value, np.sum(x) * 1.3 * 2)
 
 
 def test_advice_is_good():

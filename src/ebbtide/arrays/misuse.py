@@ -135,6 +135,14 @@ def as_item(name: str, instead: str) -> TraceError:
     )
 
 
+def pickled() -> TraceError:
+    """Return the error for a traced array that is pickled, as a copy of it would belong to no trace."""
+    return TraceError(
+        f"A traced array cannot be pickled (at {user_line()}): what is made of it again would be a constant, and its "
+        "derivative lost. For a copy write x.copy(); to store its values pickle ebbtide.stop_gradient(x)."
+    )
+
+
 def no_attribute(name: str) -> str:
     """Return the text for an attribute that a traced array lacks; with advice if a NumPy array has it."""
     lacks = f"'TracedArray' object has no attribute {name!r}"

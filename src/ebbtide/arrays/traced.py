@@ -146,6 +146,9 @@ class TracedArray:
     def __int__(self) -> int:
         return int(bottom(self.present()))
 
+    def __round__(self, digits: int | None = None) -> Any:
+        return int(HANDLERS[np.rint](self)) if digits is None else HANDLERS[np.round](self, digits)
+
     def __bool__(self) -> bool:
         return bool(bottom(self.present()))
 
@@ -162,6 +165,9 @@ class TracedArray:
 
     def __copy__(self) -> TracedArray:
         return self.copy()
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        raise misuse.pickled()
 
     # What an array knows of itself.
 
