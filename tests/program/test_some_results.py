@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import sys
+import threading
 
 import numpy as np
 import pytest
@@ -62,3 +64,37 @@ def test_a_derivative_that_is_a_saved_value():
     x, c = np.linspace(0.1, 1.0, 5), np.linspace(1.0, 2.0, 5)
     np.testing.assert_allclose(grad(lambda x: np.sum(f(x, c)[1]))(x), -np.sin(x) * np.cos(c), rtol=1e-14)
     np.testing.assert_allclose(grad(lambda x: np.sum(f(x, c)[0]))(x), np.cos(x) * np.cos(c), rtol=1e-14)
+
+
+def test_sweeps_in_several_threads():
+    """Threads that take the first derivative of a function by some of its results at the same time have its gradient."""
+    x = np.linspace(0.1, 1.0, 20)
+    expected = np.sin(x) + np.cos(x) * x
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    try:
+        for _ in range(10):
+            f = jit(lambda u: (np.sin(u) @ u, np.cumsum(u)))
+            f.reversed(x)  # one for all threads
+            found = together(lambda f=f: grad(lambda u: f(u)[0])(x), 6)
+            assert len(found) == 6
+            for one in found:
+                np.testing.assert_allclose(one, expected, rtol=1e-13)
+    finally:
+        sys.setswitchinterval(before)
+
+
+def together(run, count):
+    """What a function gives in so many threads that begin at the same time."""
+    barrier, found = threading.Barrier(count), []
+
+    def work():
+        barrier.wait()
+        found.append(run())
+
+    threads = [threading.Thread(target=work) for _ in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return found

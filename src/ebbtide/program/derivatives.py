@@ -6,6 +6,7 @@ The reverse sweep of a program is recorded on a tape of symbols, and split off (
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import Any, final
@@ -51,8 +52,8 @@ class Reversal:
     """
 
     __slots__ = (
-        "_count", "_few", "_leaves", "_nodes", "_results", "_tape", "_trace", "constants", "inputs", "program",
-        "strides",
+        "_count", "_few", "_leaves", "_lock", "_nodes", "_results", "_tape", "_trace", "constants", "inputs",
+        "program", "strides",
     )  # fmt: skip
 
     def __init__(
@@ -60,6 +61,8 @@ class Reversal:
     ) -> None:
         self.program = program
         self._few = few
+        # Sweeps are taken one at a time: each leaves its equations in the trace until it is split off.
+        self._lock = threading.RLock()
         self.inputs = tuple(active)
         self.strides = tuple(strides)
         self._trace = trace = SymbolicTrace(current().level)
@@ -95,6 +98,11 @@ class Reversal:
             given: Numbers of these results.
             held: The values that are saved, where the program has been run already.
         """
+        with self._lock:
+            return self._split(given, held)
+
+    def _split(self, given: tuple[int, ...], held: Collection[Variable]) -> Split:
+        """See `split`."""
         trace, tape = self._trace, self._tape
         trace.forget(self._count)
         nodes: list[Any] = [self._nodes[number] for number in given]
