@@ -67,7 +67,7 @@ def test_a_derivative_that_is_a_saved_value():
 
 
 def test_sweeps_in_several_threads():
-    """Threads that take the first derivative of a function by some of its results at the same time have its gradient."""
+    """Threads that take the first derivative of a function by some results at the same time have its gradient."""
     x = np.linspace(0.1, 1.0, 20)
     expected = np.sin(x) + np.cos(x) * x
     before = sys.getswitchinterval()
