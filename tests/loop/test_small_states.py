@@ -284,7 +284,7 @@ def test_inputs_that_are_a_list_keep_the_budget(kind: str, steps: int, size: int
 
 @pytest.mark.parametrize("steps", [3, 10])
 def test_a_gradient_in_a_step_is_refused_at_no_budget_that_is_said_to_be_enough(steps: int) -> None:
-    """What it may hold was found before loops around had given up their steps, and nodes with them: refused for ever."""
+    """What it may hold was found before loops around had given up their steps, with nodes: refused for ever."""
     points, weights = np.cos(np.arange(60)).reshape(20, 3), np.ones(3)
 
     def loss(w: Any) -> Any:

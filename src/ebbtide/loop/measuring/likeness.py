@@ -25,6 +25,9 @@ _NUMPY = ("numpy", "ebbtide.rules")
 _SCIPY = ("scipy", "ebbtide.scipy")
 # What is one function of NumPy's, behind one of ours.
 _ITSELF = frozenset({"convolve", "einsum", "interp"})
+# What leads from an input of a step to what is written into it.
+_MOVED = frozenset({"reshape", "transpose"})
+_WRITTEN = _MOVED | {"setitem"}
 # What takes, of static values alone, what NumPy's own takes, and its result.
 _OF_STATIC = frozenset({"dot", "matmul", "max", "mean", "min", "prod", "reshape", "std", "sum", "var"})
 
@@ -55,6 +58,31 @@ def _does_as_numpy(node: Node) -> bool:
 def _is_of_clip(node: Node) -> bool:
     """Return whether an operation may be the second of two that `np.clip` is for us: NumPy's makes one array."""
     return node.name == "minimum" and any(parent.name == "maximum" for parent in node.parents or ())
+
+
+def is_written_in_place(node: Node) -> bool:
+    """Return whether a value is that of an input of a step into which the step has written: NumPy makes none of it."""
+    is_written = False
+    while node.name in _WRITTEN and node.parents:
+        is_written |= node.name == "setitem"
+        node = node.parents[-1]  # before it comes what is written, if it is traced
+    return is_written and node.signature is None
+
+
+def bytes_written(record: TapedStep) -> int:
+    """
+    Return what a write into an input takes on a tape at most, where NumPy takes nothing.
+
+    All of the input is made anew, beside what is written; through a view that lies otherwise that is made anew as well,
+    and is brought back. Of writes into halves of a state a loop took up to 1.35 of its budget.
+    """
+    found = 0
+    for node in _made(record):
+        if node.name == "setitem" and is_written_in_place(node):
+            *written, target = node.parents or (node,)
+            again = 2 * form_here(target.type).nbytes if target.name in _MOVED else 0
+            found = max(found, again + sum([form_here(one.type).nbytes for one in (node, *written)]))
+    return found
 
 
 def is_known(record: TapedStep) -> bool:

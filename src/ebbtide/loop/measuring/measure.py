@@ -15,7 +15,15 @@ from ebbtide.lender import lent_by
 from ebbtide.loop.holding.held import RECORD
 from ebbtide.loop.measuring.first import First
 from ebbtide.loop.measuring.growing import Plain
-from ebbtide.loop.measuring.likeness import hides_nothing, is_known, is_lone, is_plain, taken_beside
+from ebbtide.loop.measuring.likeness import (
+    bytes_written,
+    hides_nothing,
+    is_known,
+    is_lone,
+    is_plain,
+    is_written_in_place,
+    taken_beside,
+)
 from ebbtide.loop.measuring.moments import bytes_asked
 from ebbtide.loop.measuring.timing import time_plain
 from ebbtide.loop.measuring.unforecast import measure_rules
@@ -98,7 +106,8 @@ def _bytes_made(values: list[Any], first: First) -> int:
     others = [*values, *[met._value for _, met in first.record.tape.statics.values()]]
     known = {id(owner_of(one)) for one in others if isinstance(one, np.ndarray)}
     made = zip(first.record.state_nodes, first.after, strict=True)
-    owners = {id(one := owner_of(leaf)): one for node, leaf in made if node is not None and type(leaf) is np.ndarray}
+    new = [leaf for node, leaf in made if node is not None and not is_written_in_place(node)]
+    owners = {id(one := owner_of(leaf)): one for leaf in new if type(leaf) is np.ndarray}
     return sum([one.nbytes for key, one in owners.items() if key not in known])
 
 
@@ -153,6 +162,8 @@ def measure_alone(
     beside = taken_beside(record) if lone else 0
     most = _most_that_waits(sizes, beside)
     taken = _most_taken(first, sizes)
+    if written := bytes_written(record):
+        sizes = replace(sizes, run=max(sizes.run, min(taken, written + (sizes.nodes or 0) + 2 * RESERVE_PER_STEP)))
     known = lone and is_known(record)
     waits = not agree(not (known and sizes.sweep > most))
     # NumPy converts numbers block by block, in memory that no array has. What it returns the function makes, too.
