@@ -719,3 +719,15 @@ def test_what_steps_of_several_loops_close_over_is_in_the_budget(count: int) -> 
         bound = factor * budget
         measured = peak_bytes(lambda b=bound: linearize(f, *args, budget=Budget(b))[1](*directions)) - alone
         assert measured <= bound + 16384
+
+
+@pytest.mark.parametrize("schedule", [StoreAll(), Revolve(1)], ids=str)
+def test_a_push_takes_as_much_for_many_steps_as_for_few(schedule):
+    """There was an empty list for each step of a loop without outputs, 100 bytes."""
+    u = np.linspace(0.2, 1.3, 10)
+    peaks = []
+    for steps in (20, 1500):
+        push = linearize(lambda u, n=steps: timeloop(lambda u, i: u - 0.01 * u * u, u, n, schedule=schedule), u)[1]
+        push(u)
+        peaks.append(peak_bytes(lambda push=push: push(u)))
+    assert peaks[1] <= peaks[0] + 40_000

@@ -292,7 +292,8 @@ class LinearLoop(LinearRule):
         for step in kept:
             results = step.push(state, given)
             state = [None if t is None else contiguous(t) for t in results[:count]]
-            outputs.append(results[count:])
+            if output := results[count:]:  # else there would be an empty list for each step
+                outputs.append(output)
             results.clear()
         if len(kept) < self.steps:
             state = self._push_rest(states[-1], state, given, outputs)
@@ -318,7 +319,8 @@ class LinearLoop(LinearRule):
                 pairs = capture.pairs(self._trace, after + output)
                 values, tangents = ([pair[k] for pair in pairs[:count]] for k in range(2))
                 verifier.emitted(index, [value for value, _ in pairs[count:]])
-                outputs.append([tangent for _, tangent in pairs[count:]])
+                if pairs[count:]:
+                    outputs.append([tangent for _, tangent in pairs[count:]])
                 self._watch.ran()
                 self._watch.passed()
         verifier.ended(self.steps, values)
