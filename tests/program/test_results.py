@@ -43,6 +43,7 @@ FUNCTIONS = {
     "the same for all members": (eb.vmap(lambda row, x: x, in_axes=(0, None)), SQUARE, X),
     "constants": (lambda x: (np.zeros_like(x), np.full((2, 2), 3.0), np.zeros(()), AROUND * 2.0, x * 1.0), X),
     "a constant at two places": (lambda x: ((z := np.zeros(3)), z, np.zeros(3), x * 1.0), X),
+    "a view of a constant": (lambda x: (np.reshape(np.zeros_like(x), -1), np.zeros_like(x.T)[1:]), SQUARE),
     "an auxiliary result": (eb.grad(lambda x: (np.sum(x), x), has_aux=True), X),
 }  # fmt: skip
 

@@ -8,7 +8,7 @@ equation, which is planned and counted like any other.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -24,15 +24,28 @@ from ebbtide.rules.selection import copying
 
 def own_constants(program: Program) -> Program:
     """Return a program whose results that depend on nothing are copies, so that the next run has them as they were."""
+    made = {equation.output: equation for equation in program.equations}
     copies: dict[int, Equation] = {}
     for output in program.outputs:
-        if isinstance(output, np.ndarray):
+        if _is_constant(output, made):
             copies.setdefault(id(output), _copy_of(output, Place()))
     if not copies:
         return program
     outputs = [copies[id(x)].output if id(x) in copies else x for x in program.outputs]
     equations = (*program.equations, *copies.values())
     return passed(replace(program, outputs=tuple(outputs), equations=equations))
+
+
+def _is_constant(output: Any, made: Mapping[Variable, Equation]) -> bool:
+    """Return whether a result is a plain array that the program has, or may be a view of one."""
+    while type(output) is Variable and output in made:
+        equation = made[output]
+        if equation.primitive is None or not equation.primitive.aliases:
+            return False
+        if not equation.inputs:
+            return True
+        output = equation.inputs[0]
+    return isinstance(output, np.ndarray)
 
 
 def own_results(program: Program, strides: Sequence[tuple[int, ...]], memory: Sequence[int | None]) -> Program:
