@@ -60,30 +60,25 @@ def _is_of_clip(node: Node) -> bool:
     return node.name == "minimum" and any(parent.name == "maximum" for parent in node.parents or ())
 
 
-def is_written_in_place(node: Node) -> bool:
-    """Return whether a value is that of an input of a step into which the step has written: NumPy makes none of it."""
-    is_written = False
-    while node.name in _WRITTEN and node.parents:
-        is_written |= node.name == "setitem"
-        node = node.parents[-1]  # before it comes what is written, if it is traced
-    return is_written and node.signature is None
-
-
-def bytes_written(record: TapedStep) -> int:
+def written_in_place(record: TapedStep) -> dict[int, int]:
     """
-    Return what a write into an input takes on a tape at most, where NumPy takes nothing.
+    Return what writes into the inputs of a step take on a tape at most, where NumPy takes nothing.
 
-    All of the input is made anew, beside what is written; through a view that lies otherwise that is made anew as well,
+    All of an input is made anew, beside what is written; through a view that lies otherwise that is made anew as well,
     and is brought back. Of writes into halves of a state a loop took up to 1.35 of its budget.
+
+    Returns:
+        The bytes by the numbers of the nodes that lead on from an input; 0 before the first write.
     """
-    found, led = 0, set[int]()  # in one pass: a step may write element by element
+    found = dict[int, int]()  # in one pass: a step may write element by element
     for node in _made(record):
         *written, target = node.parents or (node,)
-        if node.name in _WRITTEN and (target.signature is None or target.number in led):
-            led.add(node.number)
+        if node.name in _WRITTEN and (target.signature is None or target.number in found):
+            nbytes = 0
             if node.name == "setitem":
                 again = 2 * form_here(target.type).nbytes if target.name in _MOVED else 0
-                found = max(found, again + sum([form_here(one.type).nbytes for one in (node, *written)]))
+                nbytes = again + sum([form_here(one.type).nbytes for one in (node, *written)])
+            found[node.number] = max(nbytes, found.get(target.number, 0))
     return found
 
 

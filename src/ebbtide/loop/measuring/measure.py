@@ -15,15 +15,7 @@ from ebbtide.lender import lent_by
 from ebbtide.loop.holding.held import RECORD
 from ebbtide.loop.measuring.first import First
 from ebbtide.loop.measuring.growing import Plain
-from ebbtide.loop.measuring.likeness import (
-    bytes_written,
-    hides_nothing,
-    is_known,
-    is_lone,
-    is_plain,
-    is_written_in_place,
-    taken_beside,
-)
+from ebbtide.loop.measuring.likeness import hides_nothing, is_known, is_lone, is_plain, taken_beside, written_in_place
 from ebbtide.loop.measuring.moments import bytes_asked
 from ebbtide.loop.measuring.timing import time_plain
 from ebbtide.loop.measuring.unforecast import measure_rules
@@ -100,13 +92,13 @@ def _bytes_passed_on(values: list[Any], first: First, ledger: Ledger) -> int:
     return sum(found.values())
 
 
-def _bytes_made(values: list[Any], first: First) -> int:
-    """Return the bytes of the leaves of the state after the first step that lie in memory which it has made."""
+def _bytes_made(values: list[Any], first: First, written: dict[int, int]) -> int:
+    """Return the bytes of the leaves after the first step in memory which it has made, and not *written* in place."""
     assert first.record is not None
     others = [*values, *[met._value for _, met in first.record.tape.statics.values()]]
     known = {id(owner_of(one)) for one in others if isinstance(one, np.ndarray)}
     made = zip(first.record.state_nodes, first.after, strict=True)
-    new = [leaf for node, leaf in made if node is not None and not is_written_in_place(node)]
+    new = [leaf for node, leaf in made if node is not None and not written.get(node.number)]
     owners = {id(one := owner_of(leaf)): one for leaf in new if type(leaf) is np.ndarray}
     return sum([one.nbytes for key, one in owners.items() if key not in known])
 
@@ -162,12 +154,14 @@ def measure_alone(
     beside = taken_beside(record) if lone else 0
     most = _most_that_waits(sizes, beside)
     taken = _most_taken(first, sizes)
-    if written := bytes_written(record):
-        sizes = replace(sizes, run=max(sizes.run, min(taken, written + (sizes.nodes or 0) + 2 * RESERVE_PER_STEP)))
+    written = written_in_place(record)
+    if most_written := max(written.values(), default=0):
+        run = min(taken, most_written + (sizes.nodes or 0) + 2 * RESERVE_PER_STEP)
+        sizes = replace(sizes, run=max(sizes.run, run))
     known = lone and is_known(record)
     waits = not agree(not (known and sizes.sweep > most))
     # NumPy converts numbers block by block, in memory that no array has. What it returns the function makes, too.
-    block, made = min(BLOCK, 2 * _largest(record)), _bytes_made(values, first)
+    block, made = min(BLOCK, 2 * _largest(record)), _bytes_made(values, first, written)
     takes = not is_plain(record) and taken - made + block + sizes.state + sizes.gradients > has_room
     # Where it cannot be known what the function takes, that run tells nothing, and may take more than the function.
     looks, takes = agree((takes and lone, takes))
