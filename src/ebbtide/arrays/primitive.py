@@ -163,8 +163,6 @@ class Primitive:
         masks: Whether these are made element by element, as those of elementwise operations are in any case.
         aliases: Whether the output may share memory with an operand.
         put: For views, `put(base, params, view)` returns the base with the view written back.
-        joint: For operations with several outputs, `joint(cotangents, node)` yields the cotangents of all
-            active operands, as (number among the active, cotangent, owned).
         batch: `batch(operands, mapped, params, size)` does the operation for *size* members at once: operand k has them
             on its first axis where `mapped[k]`, and else is the same for all; so has the result. None to do it for one
             member after the other.
@@ -180,7 +178,7 @@ class Primitive:
     """
 
     __slots__ = (
-        "_cache", "aliases", "batch", "composite", "function", "infer", "joint", "keep", "masks", "name", "operands",
+        "_cache", "aliases", "batch", "composite", "function", "infer", "keep", "masks", "name", "operands",
         "pull", "push", "put", "runs_user_code", "scratch",
     )  # fmt: skip
 
@@ -196,7 +194,6 @@ class Primitive:
         keep: Mapping[str, Callable[..., Any]] | None = None,
         aliases: bool = False,
         put: Callable[..., Any] | None = None,
-        joint: Callable[..., Any] | None = None,
         batch: Callable[..., Any] | None = None,
         composite: bool = False,
         scratch: Callable[..., float] | None = None,
@@ -212,7 +209,6 @@ class Primitive:
         self.keep = keep or {}
         self.aliases = aliases
         self.put = put
-        self.joint = joint
         self.batch = batch
         self.composite = composite
         self.scratch = scratch
