@@ -144,6 +144,11 @@ def is_array(value: Any) -> bool:
     ).kind in "fc"
 
 
+def as_operand(value: Any) -> Any:
+    """Return an operand as an array; NumPy takes lists, too."""
+    return value if type(value) is TracedArray else np.asarray(value)
+
+
 def is_differentiable(value: Any) -> bool:
     """Return whether a leaf is an array or a NumPy number that can have a derivative: a Python number is a constant."""
     return type(value) not in (float, complex) and is_array(value)

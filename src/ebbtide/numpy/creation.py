@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from ebbtide.arrays.array_type import type_of
-from ebbtide.arrays.traced import TracedArray
+from ebbtide.arrays.containers import as_operand
 from ebbtide.arrays.views import lies, lying, order_like
 from ebbtide.rules.originals import is_traced, stands_for
 
@@ -17,7 +17,7 @@ from ebbtide.rules.originals import is_traced, stands_for
 def _assembled(value: Any) -> Any:
     """Return a traced array of nested sequences."""
     if not isinstance(value, (list, tuple)):
-        return value if type(value) is TracedArray else np.asarray(value)
+        return as_operand(value)
     if not is_traced(value):
         return np.asarray(value)
     parts = [_assembled(part) for part in value]

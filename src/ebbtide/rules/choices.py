@@ -9,6 +9,7 @@ import numpy as np
 
 from ebbtide.arrays.array_type import type_of
 from ebbtide.arrays.constants import PYTHON_NUMBERS
+from ebbtide.arrays.containers import as_operand
 from ebbtide.arrays.traced import TracedArray
 from ebbtide.arrays.views import lying
 from ebbtide.rules.answers import answer, refusal
@@ -49,7 +50,7 @@ def select(condlist: Any, choicelist: Any, default: Any = 0) -> Any:
 def choose(a: Any, choices: Any, out: Any = None, mode: str = "raise") -> Any:
     """Return for each element the array of that number."""
     options = [_array(c) for c in choices]
-    numbers, count = a if type(a) is TracedArray else np.asarray(a), len(options)
+    numbers, count = as_operand(a), len(options)
     if numbers.dtype.kind not in "iub":
         raise refusal("np.choose wants integers that say which array to take from.")
     if mode == "raise":
@@ -70,7 +71,7 @@ answer(np.choose, choose)
 
 def piecewise(x: Any, condlist: Any, funclist: Any, *args: Any, **kw: Any) -> Any:
     """Return what functions give of the elements for which their conditions hold."""
-    x = x if type(x) is TracedArray else np.asarray(x)
+    x = as_operand(x)
     single = np.isscalar(condlist)
     given: Any = [condlist] if single else condlist
     if not single and not isinstance(given[0], (list, np.ndarray, TracedArray)) and x.ndim:
@@ -99,7 +100,7 @@ def apply_along_axis(func1d: Any, axis: int, arr: Any, *args: Any, **kwargs: Any
     if 0 in around:
         raise ValueError("Cannot apply_along_axis when any iteration dimensions are 0")
     made = [func1d(vectors[(*place, Ellipsis)], *args, **kwargs) for place in np.ndindex(around)]
-    made = [one if type(one) is TracedArray else np.asarray(one) for one in made]
+    made = [as_operand(one) for one in made]
     first = made[0]
     # NumPy has a buffer of the dtype of the first result.
     made = [one if type_of(one).dtype == first.dtype else np.astype(one, first.dtype) for one in made]

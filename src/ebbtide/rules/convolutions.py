@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from ebbtide.arrays.array_type import ArrayType, type_of
+from ebbtide.arrays.containers import as_operand
 from ebbtide.arrays.kinds import multilinear
 from ebbtide.arrays.primitive import Primitive
-from ebbtide.arrays.traced import TracedArray
 from ebbtide.rules.answers import answer, refusal
 
 _MODES = ("full", "same", "valid")
@@ -91,7 +91,7 @@ _CONVOLUTIONS, _CORRELATIONS = (
 def _bound(primitives: Any, a: Any, v: Any, mode: Any) -> Any:
     if mode not in _MODES:
         raise refusal(f"mode={mode!r} is none of {', '.join(map(repr, _MODES))}.")
-    x, y = (s if type(s) is TracedArray else np.asarray(s) for s in (a, v))
+    x, y = map(as_operand, (a, v))
     if x.ndim != 1 or y.ndim != 1 or not x.size or not y.size:
         raise ValueError(f"Sequences of shapes {x.shape} and {y.shape}: each must have one axis and an element.")
     return primitives[mode].bind((x, y))
@@ -105,7 +105,7 @@ def convolve(a: Any, v: Any, mode: str = "full") -> Any:
 
 def correlate(a: Any, v: Any, mode: str = "valid") -> Any:
     """Return the correlation of two sequences, of which the second is conjugated."""
-    v = v if type(v) is TracedArray else np.asarray(v)
+    v = as_operand(v)
     return _bound(_CORRELATIONS, a, np.conjugate(v) if type_of(v).dtype.kind == "c" else v, mode)
 
 

@@ -8,6 +8,7 @@ import numpy as np
 
 from ebbtide.arrays.array_type import type_of
 from ebbtide.arrays.constants import constant
+from ebbtide.arrays.containers import as_operand
 from ebbtide.arrays.context import current, value_trace
 from ebbtide.arrays.primitive import constant_like
 from ebbtide.arrays.traced import TracedArray
@@ -102,7 +103,7 @@ def _geomspace(
     start: Any, stop: Any, num: int = 50, endpoint: bool = True, dtype: Any = None, axis: int = 0
 ) -> Any:
     """Return numbers evenly spaced on a scale of logarithms, at least in double precision, as NumPy does it."""
-    start, stop = (v if type(v) is TracedArray else np.asarray(v) for v in (start, stop))
+    start, stop = map(as_operand, (start, stop))
     for end in (start, stop):
         _refuse_zeros(end)
     wide = np.result_type(type_of(start).dtype, type_of(stop).dtype, np.float64 if dtype is None else dtype, float(num))

@@ -9,6 +9,7 @@ import numpy as np
 from ebbtide.arrays.array_type import type_of
 from ebbtide.arrays.constants import constant
 from ebbtide.arrays.constants import elementwise as elementwise_constant
+from ebbtide.arrays.containers import as_operand
 from ebbtide.arrays.kinds import elementwise
 from ebbtide.arrays.traced import TracedArray
 from ebbtide.rules.answers import answer
@@ -32,7 +33,7 @@ def _part(axis: int, start: int | None, stop: int | None) -> tuple[slice, ...]:
 
 def _end(value: Any, a: Any, axis: int) -> Any:
     """Return what is put before or behind an array; a number is spread out."""
-    value = value if type(value) is TracedArray else np.asarray(value)
+    value = as_operand(value)
     return value if value.ndim else np.broadcast_to(value, (*a.shape[:axis], 1, *a.shape[axis + 1 :]))
 
 
@@ -42,7 +43,7 @@ def diff(a: Any, n: int = 1, axis: int = -1, prepend: Any = None, append: Any = 
         raise ValueError(f"order must be non-negative but got {n!r}")
     if n == 0:
         return a
-    a = a if type(a) is TracedArray else np.asarray(a)
+    a = as_operand(a)
     axis = axis_of(axis, a.ndim)
     parts = [_end(part, a, axis) for part in (prepend, a, append) if given(part)]
     if len(parts) > 1:
@@ -54,7 +55,7 @@ def diff(a: Any, n: int = 1, axis: int = -1, prepend: Any = None, append: Any = 
 
 def _ediff1d(ary: Any, to_end: Any = None, to_begin: Any = None) -> Any:
     """Return the differences of all elements in line, with what is put before and behind."""
-    ary = ary if type(ary) is TracedArray else np.asarray(ary)
+    ary = as_operand(ary)
     steps = np.reshape(ary, -1)
     steps = steps[1:] - steps[:-1]
     parts = [np.reshape(part, -1) for part in (to_begin, steps, to_end) if part is not None]
@@ -63,11 +64,11 @@ def _ediff1d(ary: Any, to_end: Any = None, to_begin: Any = None) -> Any:
 
 def _trapezoid(y: Any, x: Any = None, dx: Any = 1.0, axis: int = -1) -> Any:
     """Return the integral by the trapezoidal rule."""
-    y = y if type(y) is TracedArray else np.asarray(y)
+    y = as_operand(y)
     axis = axis_of(axis, y.ndim)
     width = dx
     if x is not None:
-        x = x if type(x) is TracedArray else np.asarray(x)
+        x = as_operand(x)
         if x.ndim == 1:
             width = diff(x)
             width = np.reshape(width, tuple([width.shape[0] if k == axis else 1 for k in range(y.ndim)]))
@@ -80,7 +81,7 @@ def _spacing(value: Any, f: Any, axis: int) -> Any:
     """Return the distance of neighbors along an axis, a number or one for each pair."""
     if isinstance(value, (int, float)):
         return value
-    value = value if type(value) is TracedArray else np.asarray(value)
+    value = as_operand(value)
     if not value.ndim:
         return value
     if value.shape != f.shape[axis : axis + 1]:
@@ -154,7 +155,7 @@ def _slopes(f: Any, axis: int, step: Any, order: int) -> list[Any]:
 
 def _gradient(f: Any, *varargs: Any, axis: Any = None, edge_order: int = 1) -> Any:
     """Return central differences, one-sided at the ends; for each axis an array."""
-    f = f if type(f) is TracedArray else np.asarray(f)
+    f = as_operand(f)
     axes = axes_of(axis, f.ndim)
     if edge_order not in (1, 2):
         raise ValueError("'edge_order' greater than 2 not supported")

@@ -10,6 +10,7 @@ import numpy as np
 
 from ebbtide.arrays.array_type import ArrayType, type_of
 from ebbtide.arrays.constants import constant
+from ebbtide.arrays.containers import as_operand
 from ebbtide.arrays.kinds import linear
 from ebbtide.arrays.primitive import FRESH
 from ebbtide.arrays.traced import TracedArray
@@ -142,7 +143,7 @@ def _of_unknown(a: Any, bins: Any, limits: Any) -> Any:
     is_fixed = np.ndim(bins) == 1 or (np.ndim(bins) == 0 and known(bins) is not None)
     if not is_fixed or any(known(limit) is None for limit in limits or ()):
         return None
-    return (a if type(a) is TracedArray else np.asarray(a)), bins
+    return as_operand(a), bins
 
 
 _heights_of = constant(_heights, _heights_type, _of_members)

@@ -17,6 +17,7 @@ import numpy as np
 from ebbtide.arrays.array_type import ArrayType, type_of
 from ebbtide.arrays.batched import is_private, widened
 from ebbtide.arrays.constants import constant, elementwise, stand_in_type
+from ebbtide.arrays.containers import as_operand
 from ebbtide.arrays.context import meet_plain
 from ebbtide.arrays.kinds import linear, linear_of_many
 from ebbtide.arrays.primitive import FRESH, innermost, unbroadcast
@@ -331,7 +332,7 @@ def _take_along_axis(arr: Any, indices: Any, axis: int | None = -1) -> Any:
         arr, indices, axis = np.reshape(arr, -1), np.ravel(indices), 0
     where = axis_of(axis, arr.ndim)
     grids = [np.arange(n).reshape((-1,) + (1,) * (arr.ndim - k - 1)) for k, n in enumerate(arr.shape)]
-    grids[where] = indices if type(indices) is TracedArray else np.asarray(indices)
+    grids[where] = as_operand(indices)
     index: Any = tuple(grids)
     return arr[index] if type(arr) is TracedArray else read_places(np.asarray(arr), normalized(index))
 

@@ -9,6 +9,7 @@ import numpy as np
 
 from ebbtide.arrays.array_type import ArrayType, type_of
 from ebbtide.arrays.batched import by_members
+from ebbtide.arrays.containers import as_operand
 from ebbtide.arrays.primitive import FRESH, PASSED, Primitive, Pull, matched, promoted
 from ebbtide.arrays.traced import TracedArray
 from ebbtide.arrays.views import bottom
@@ -126,7 +127,7 @@ _interp = Primitive(
 
 def interp(x: Any, xp: Any, fp: Any, left: Any = None, right: Any = None, period: Any = None) -> Any:
     """Return the piecewise linear function through points, in double precision as in NumPy."""
-    x, xp, fp = (v if type(v) is TracedArray else np.asarray(v) for v in (x, xp, fp))
+    x, xp, fp = map(as_operand, (x, xp, fp))
     values = np.complex128 if type_of(fp).dtype.kind == "c" else np.float64
     pairs = ((x, np.float64), (xp, np.float64), (fp, values))
     x, xp, fp = (_in(v, dtype, period is not None) for v, dtype in pairs)  # as NumPy has it

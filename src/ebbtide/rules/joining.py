@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from ebbtide.arrays.array_type import ArrayType, type_of
+from ebbtide.arrays.containers import as_operand
 from ebbtide.arrays.kinds import linear_of_many
 from ebbtide.arrays.primitive import constant_like
 from ebbtide.arrays.traced import TracedArray
@@ -41,7 +42,7 @@ _joined = linear_of_many(
 
 def concatenate(arrays: Any, /, axis: int | None = 0, *, dtype: Any = None, casting: Any = None) -> Any:
     """Return arrays joined along an existing axis."""
-    parts = [a if type(a) is TracedArray else np.asarray(a) for a in arrays]
+    parts = [as_operand(a) for a in arrays]
     if axis is None:
         parts, axis = [np.reshape(a, -1) for a in parts], 0
     axis = axis_of(axis, parts[0].ndim)
@@ -56,7 +57,7 @@ def concatenate(arrays: Any, /, axis: int | None = 0, *, dtype: Any = None, cast
 
 def stack(arrays: Any, axis: int = 0, **kwargs: Any) -> Any:
     """Return arrays joined along a new axis."""
-    parts = [a if type(a) is TracedArray else np.asarray(a) for a in arrays]
+    parts = [as_operand(a) for a in arrays]
     where = axis_of(axis, parts[0].ndim + 1)
     for part in parts:
         if part.shape != parts[0].shape:
@@ -88,7 +89,7 @@ def _at_least(ndim: int) -> Any:
     """Return the handler of np.atleast_1d, _2d or _3d."""
 
     def one(a: Any) -> Any:
-        a = a if type(a) is TracedArray else np.asarray(a)
+        a = as_operand(a)
         if a.ndim >= ndim:
             return a
         if ndim == 3:
@@ -165,7 +166,7 @@ def _assembled(part: Any, level: int, depth: int, ndim: int) -> Any:
         return concatenate([_assembled(one, level + 1, depth, ndim) for one in part], axis=level - depth)
     if level != depth:
         raise ValueError(f"List depths are mismatched: an array at depth {level} and others at depth {depth}.")
-    part = part if type(part) is TracedArray else np.asarray(part)
+    part = as_operand(part)
     return np.reshape(part, (1,) * (ndim - part.ndim) + part.shape)
 
 
@@ -225,8 +226,8 @@ def _delete(arr: Any, obj: Any, axis: int | None = None) -> Any:
 
 
 def _insert(arr: Any, obj: Any, values: Any, axis: int | None = None) -> Any:
-    arr = arr if type(arr) is TracedArray else np.asarray(arr)
-    values = values if type(values) is TracedArray else np.asarray(values)
+    arr = as_operand(arr)
+    values = as_operand(values)
     order = order_like(arr)
     arr, axis = _along(arr, axis)
     size = arr.shape[axis]

@@ -8,10 +8,11 @@ from typing import Any
 import numpy as np
 
 from ebbtide.arrays.array_type import ArrayType, type_of
+from ebbtide.arrays.containers import as_operand
 from ebbtide.arrays.primitive import Primitive
 from ebbtide.arrays.traced import TracedArray
 from ebbtide.rules.answers import answer, refusal
-from ebbtide.rules.linalg import as_array, solved_dtype
+from ebbtide.rules.linalg import solved_dtype
 from ebbtide.rules.matrices import adjoint, completed, conjugated, decomposition, matrix_function, real_of
 from ebbtide.rules.products import product
 
@@ -144,7 +145,7 @@ _least_squares = least_squares_of(_numpy_least_squares, "lstsq")
 
 def solutions(call: Callable[..., Any], a: Any, b: Any, cut: Any, **params: Any) -> list[Any]:
     """Return solutions, sums of squares, rank and singular values, of which the shapes follow NumPy's rules."""
-    a, b = as_array(a), as_array(b)
+    a, b = as_operand(a), as_operand(b)
     dtype, (m, n) = solved_dtype(type_of(a), type_of(b)), a.shape
     cut = np.finfo(dtype).eps * max(m, n) if cut is None else number_or_refuse("lstsq: the cutoff", cut)
     is_vector = b.ndim == 1

@@ -17,9 +17,9 @@ import numpy as np
 from ebbtide.arrays.array_type import ArrayType, type_of
 from ebbtide.arrays.batched import aligned, full, ndim_of
 from ebbtide.arrays.constants import constant, stand_in_type
+from ebbtide.arrays.containers import as_operand
 from ebbtide.arrays.primitive import FRESH, Primitive, Pull, promoted, unbroadcast
 from ebbtide.arrays.registry import register
-from ebbtide.arrays.traced import TracedArray
 from ebbtide.rules.answers import answer
 from ebbtide.rules.matrices import (
     decomposition,
@@ -36,11 +36,6 @@ from ebbtide.rules.vectors import cross
 def solved_dtype(*kinds: ArrayType) -> Any:
     """Return the dtype of what NumPy or SciPy computes of matrices of these types; integers become doubles."""
     return np.result_type(*[k.dtype if k.dtype.kind in "fc" else np.dtype(float) for k in kinds])
-
-
-def as_array(x: Any) -> Any:
-    """Return an operand as an array; NumPy takes lists, too."""
-    return x if type(x) is TracedArray else np.asarray(x)
 
 
 def _column(v: Any, is_vector: bool) -> Any:
@@ -113,7 +108,7 @@ def solver(
 
     def of_members(values: Any, mapped: Any, params: Any, size: int) -> Any:
         is_vector = ndim_of(values[1], mapped[1]) == 1
-        a, b = aligned((values[0], _column(as_array(values[1]), is_vector)), mapped[:2])
+        a, b = aligned((values[0], _column(as_operand(values[1]), is_vector)), mapped[:2])
         rest = [full(x, m, size) for x, m in zip(values[2:], mapped[2:], strict=True)]
         if beside and not mapped[0]:
             a = full(a, False, size)
@@ -131,7 +126,7 @@ solve_general = solver(
     back=lambda g, params, a: np.linalg.solve(transposed(a), g),
     ahead=lambda b, params, a: np.linalg.solve(a, b),
 )
-answer(np.linalg.solve, lambda a, b: solve_general.bind((as_array(a), as_array(b))))
+answer(np.linalg.solve, lambda a, b: solve_general.bind((as_operand(a), as_operand(b))))
 
 
 def inverse_of(function: Callable[..., Any]) -> Primitive:
@@ -270,7 +265,7 @@ answer(np.linalg.matrix_power, matrix_power)
 
 
 def _tensorsolve(a: Any, b: Any, axes: Any = None) -> Any:
-    a, b = as_array(a), as_array(b)
+    a, b = as_operand(a), as_operand(b)
     if axes is not None:
         order = list(range(a.ndim))
         for axis in axes:
@@ -300,7 +295,7 @@ answer(np.linalg.cross, lambda x1, x2, /, *, axis=-1: cross(x1, x2, axis=axis))
 
 
 def _vecdot(x1: Any, x2: Any, /, *, axis: int = -1) -> Any:
-    return np.vecdot(np.moveaxis(as_array(x1), axis, -1), np.moveaxis(as_array(x2), axis, -1))
+    return np.vecdot(np.moveaxis(as_operand(x1), axis, -1), np.moveaxis(as_operand(x2), axis, -1))
 
 
 answer(np.linalg.vecdot, _vecdot)

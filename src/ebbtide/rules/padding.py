@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from ebbtide.arrays.array_type import ArrayType
+from ebbtide.arrays.containers import as_operand
 from ebbtide.arrays.kinds import linear
 from ebbtide.arrays.primitive import constant_like
 from ebbtide.arrays.traced import TracedArray
@@ -48,7 +49,7 @@ _KEYWORDS: Mapping[str, tuple[str, Any]] = MappingProxyType({
 def _numbers(values: Any) -> Any:
     """Return nested sequences of numbers, which may be traced, as an array."""
     if type(values) is TracedArray or not is_traced(values):
-        return values if type(values) is TracedArray else np.asarray(values)
+        return as_operand(values)
     return np.stack([_numbers(value) for value in values])
 
 

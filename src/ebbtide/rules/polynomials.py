@@ -15,13 +15,10 @@ import numpy as np
 from ebbtide.arrays.array_type import ArrayType, type_of
 from ebbtide.arrays.batched import ndim_of
 from ebbtide.arrays.constants import constant
+from ebbtide.arrays.containers import as_operand
 from ebbtide.arrays.primitive import FRESH, Primitive, Pull, matched, promoted
 from ebbtide.arrays.traced import TracedArray
 from ebbtide.rules.answers import answer, refusal
-
-
-def _array(value: Any) -> Any:
-    return value if type(value) is TracedArray else np.asarray(value)
 
 
 def _slopes(p: Any) -> Any:
@@ -81,7 +78,7 @@ def polyval(p: Any, x: Any) -> Any:
     Memory:
         A record saves the coefficients and x, no matter of which degree.
     """
-    p, x = _array(p), _array(x)
+    p, x = as_operand(p), as_operand(x)
     if p.ndim != 1 or not p.size:
         raise refusal(f"np.polyval of coefficients of shape {p.shape} has no derivative rule; they need one axis.")
     return _value.bind((p, x))
@@ -114,7 +111,7 @@ def polyint(p: Any, m: int = 1, k: Any = None) -> Any:
     """Return the integral of a polynomial, with constants of integration."""
     if m < 0:
         raise ValueError(f"Order of integral must be positive, and is {m}; see polyder.")
-    p = _array(p)
+    p = as_operand(p)
     k = np.zeros(m) if k is None else np.atleast_1d(k)
     if k.shape[0] == 1 and m > 1:
         k = k[0] * np.ones(m)
@@ -273,7 +270,7 @@ def polyfit(
     Memory:
         A record saves the powers of x, twice, and the solution of `np.linalg.lstsq` with them.
     """
-    x, y = _array(x) + 0.0, _array(y) + 0.0
+    x, y = as_operand(x) + 0.0, as_operand(y) + 0.0
     if deg < 0 or x.ndim != 1 or not x.size or y.ndim not in (1, 2) or x.shape[0] != y.shape[0]:
         raise refusal(
             f"np.polyfit of degree {deg} through points of shapes {x.shape} and {y.shape}: it wants a degree of at "
@@ -281,7 +278,7 @@ def polyfit(
         )
     powers, rcond = np.vander(x, int(deg) + 1), x.shape[0] * np.finfo(type_of(x).dtype).eps if rcond is None else rcond
     if w is not None:
-        w = _array(w) + 0.0
+        w = as_operand(w) + 0.0
         if w.shape != x.shape:
             raise refusal(f"np.polyfit with weights of shape {w.shape} for points of shape {x.shape}: one each.")
         # In place: what is weighted keeps its precision.

@@ -19,6 +19,7 @@ from ebbtide.arrays.array_type import ArrayType, type_of
 from ebbtide.arrays.batched import full
 from ebbtide.arrays.constants import constant
 from ebbtide.arrays.constants import elementwise as elementwise_constant
+from ebbtide.arrays.containers import as_operand
 from ebbtide.arrays.kinds import elementwise
 from ebbtide.arrays.primitive import FRESH, Primitive, Pull, matched, promoted, unbroadcast
 from ebbtide.arrays.traced import TracedArray
@@ -226,7 +227,7 @@ def _quantile(function: Callable[..., Any], skip: bool, whole: int) -> Callable[
         a: Any, q: Any, axis: Any = None, out: Any = None, overwrite_input: bool = False, method: str = "linear",
         keepdims: Any = False, *, weights: Any = None,
     ) -> Any:  # fmt: skip
-        a = a if type(a) is TracedArray else np.asarray(a)
+        a = as_operand(a)
         if type(q) not in (TracedArray, float, int):  # of a Python number the dtype is that of the array
             q = np.asarray(q)
         axes = axes_of(axis, a.ndim)
@@ -242,7 +243,7 @@ def _quantile(function: Callable[..., Any], skip: bool, whole: int) -> Callable[
                 f"{a.dtype} with method={method!r}."
             )
         else:
-            weights = weights if type(weights) is TracedArray else np.asarray(weights)
+            weights = as_operand(weights)
             found = _at(_rows(a, axes), choice(a, q, weights, axes))
         rest = tuple([1 if k in axes else n for k, n in enumerate(a.shape)])
         rest = rest if keepdims and keepdims is not np._NoValue else tuple([

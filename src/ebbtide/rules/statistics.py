@@ -8,15 +8,12 @@ from typing import Any
 import numpy as np
 
 from ebbtide.arrays.array_type import ArrayType
+from ebbtide.arrays.containers import as_operand
 from ebbtide.arrays.kinds import elementwise
 from ebbtide.arrays.traced import TracedArray
 from ebbtide.arrays.views import bottom
 from ebbtide.rules.answers import answer
 from ebbtide.rules.reductions import axes_of
-
-
-def _array(value: Any) -> Any:
-    return value if type(value) is TracedArray else np.asarray(value)
 
 
 def known(value: Any) -> Any:
@@ -30,7 +27,7 @@ def known(value: Any) -> Any:
 
 def _weights_along(weights: Any, a: Any, axis: Any) -> Any:
     """Return weights that broadcast with an array: one for each element, or for each place along the axes."""
-    weights = _array(weights)
+    weights = as_operand(weights)
     if weights.shape == a.shape:
         return weights
     if axis is None:
@@ -44,7 +41,7 @@ def _weights_along(weights: Any, a: Any, axis: Any) -> Any:
 
 def average(a: Any, axis: Any = None, weights: Any = None, returned: bool = False, *, keepdims: Any = False) -> Any:
     """Return the weighted mean along axes."""
-    a = _array(a)
+    a = as_operand(a)
     keepdims = bool(keepdims) and keepdims is not np._NoValue
     if weights is None:
         mean = np.mean(a, axis, keepdims=keepdims)
@@ -110,13 +107,13 @@ def cov(
     aweights: Any = None, *, dtype: Any = None,
 ) -> Any:  # fmt: skip
     """Return the covariances of variables."""
-    parts = [_array(part) for part in (m, y) if part is not None]
+    parts = [as_operand(part) for part in (m, y) if part is not None]
     dtype = np.result_type(*[part.dtype for part in parts], np.float64) if dtype is None else np.dtype(dtype)
     # NumPy takes a second array of one row as it is.
     rows = [_variables(part, rowvar or (k == 1 and part.shape[:1] == (1,)), dtype) for k, part in enumerate(parts)]
     x = np.concatenate(rows, axis=0) if len(rows) == 2 else rows[0]
     ddof = int(not bias) if ddof is None else ddof
-    fweights, aweights = (None if w is None else np.astype(_array(w), float) for w in (fweights, aweights))
+    fweights, aweights = (None if w is None else np.astype(as_operand(w), float) for w in (fweights, aweights))
     weights = _sample_weights(fweights, aweights)
     mean, total = average(x, axis=1, weights=weights, returned=True)
     divisor = _freedom(x, total[0], weights, aweights, ddof)

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from ebbtide.arrays.array_type import ArrayType, type_of
+from ebbtide.arrays.containers import as_operand
 from ebbtide.arrays.primitive import FRESH, Primitive, Pull, matched, promoted
 from ebbtide.arrays.traced import TracedArray
 from ebbtide.rules.answers import answer, refusal
@@ -156,7 +157,7 @@ def _as_text(*args: Any) -> tuple[Any, ...]:
 
 def _cast(a: Any, dtype: np.dtype[Any], casting: Any) -> Any:
     """Return an operand in the dtype that is computed in."""
-    a = a if type(a) is TracedArray else np.asarray(a)
+    a = as_operand(a)
     if not np.can_cast(a.dtype, dtype, casting):
         raise TypeError(f"Cannot cast operands of einsum from {a.dtype!r} to {dtype!r} by the rule {casting!r}")
     return a if a.dtype == dtype else a.astype(dtype)
@@ -171,7 +172,7 @@ def einsum(*args: Any, optimize: Any = False, dtype: Any = None, order: Any = "K
         return np.copy(einsum(*args, optimize=optimize), order)
     if len(args) > len(_SUMS) + 1:
         raise refusal(f"np.einsum of more than {len(_SUMS)} traced operands: do it in several calls.")
-    operands = [a if type(a) is TracedArray else np.asarray(a) for a in args[1:]]
+    operands = [as_operand(a) for a in args[1:]]
     terms, out = _parsed(args[0], operands)
     pairs = [_without_repeats(o, t) for o, t in zip(operands, terms, strict=True)]
     if len(pairs) == 1 and sorted(pairs[0][1]) == sorted(out):

@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
+from ebbtide.arrays.containers import as_operand
 from ebbtide.arrays.kinds import reduction
 from ebbtide.arrays.primitive import Primitive
 from ebbtide.arrays.registry import register
-from ebbtide.arrays.traced import TracedArray
 from ebbtide.rules.reductions import (
     axes_of,
     chosen_of,
@@ -104,7 +104,7 @@ def _outer(ufunc: np.ufunc) -> Callable[..., Any]:
     """Return the handler of `ufunc.outer`: each element of one array with each of another one."""
 
     def handler(a: Any, b: Any) -> Any:
-        a, b = (x if type(x) is TracedArray else np.asarray(x) for x in (a, b))
+        a, b = map(as_operand, (a, b))
         return ufunc(np.reshape(a, (*a.shape, *(1,) * b.ndim)), b)
 
     return handler

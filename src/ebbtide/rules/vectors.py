@@ -8,10 +8,10 @@ import numpy as np
 
 from ebbtide.arrays.array_type import ArrayType
 from ebbtide.arrays.batched import aligned, ndim_of, widened
+from ebbtide.arrays.containers import as_operand
 from ebbtide.arrays.kinds import multilinear
 from ebbtide.arrays.primitive import unbroadcast
 from ebbtide.arrays.registry import register
-from ebbtide.arrays.traced import TracedArray
 from ebbtide.rules.answers import answer, refusal
 from ebbtide.rules.reductions import axis_of
 
@@ -33,7 +33,7 @@ def cross(a: Any, b: Any, axisa: int = -1, axisb: int = -1, axisc: int = -1, axi
     """Return the cross products of vectors of three elements along an axis."""
     if axis is not None:
         axisa = axisb = axisc = axis
-    pairs: list[Any] = [(v if type(v) is TracedArray else np.asarray(v), k) for v, k in ((a, axisa), (b, axisb))]
+    pairs: list[Any] = [(as_operand(v), k) for v, k in ((a, axisa), (b, axisb))]
     x, y = (np.moveaxis(v, axis_of(k, v.ndim), -1) for v, k in pairs)
     if x.shape[-1] != 3 or y.shape[-1] != 3:
         raise refusal("np.cross wants vectors of 3 elements; of 2 elements write x[0] * y[1] - x[1] * y[0].")

@@ -14,6 +14,7 @@ import numpy as np
 from ebbtide.arrays import misuse
 from ebbtide.arrays.array_type import type_of
 from ebbtide.arrays.constants import PYTHON_NUMBERS
+from ebbtide.arrays.containers import as_operand
 from ebbtide.arrays.registry import HANDLERS, register
 from ebbtide.arrays.traced import TracedArray
 from ebbtide.arrays.views import normal_index, replace
@@ -79,7 +80,7 @@ def _fill_diagonal(a: Any, val: Any, wrap: bool = False) -> None:
 def _copy_to(dst: Any, src: Any, casting: Any = "same_kind", where: Any = True) -> None:
     target = _target(dst, "copyto")
     if type(src) not in PYTHON_NUMBERS:
-        src = src if type(src) is TracedArray else np.asarray(src)
+        src = as_operand(src)
         if not np.can_cast(src.dtype, target.dtype, casting):
             raise TypeError(f"Cannot cast array data from {src.dtype!r} to {target.dtype!r} by the rule {casting!r}")
     target[...] = src if where is True else np.where(where, src, target)

@@ -12,6 +12,7 @@ import numpy as np
 from scipy import interpolate
 
 from ebbtide.arrays.array_type import ArrayType
+from ebbtide.arrays.containers import as_operand
 from ebbtide.arrays.reach import arrays_of
 from ebbtide.arrays.traced import TracedArray
 from ebbtide.rules.answers import refusal
@@ -21,7 +22,6 @@ from ebbtide.scipy.interpolate.pieces import (
     LINEAR,
     NEAREST,
     SHAPED,
-    as_array,
     find_place,
     inexact,
     is_outside,
@@ -192,7 +192,7 @@ class RegularGridInterpolator:
             nu: The derivative to return, by its orders along the axes: of "slinear", "cubic" and "quintic".
         """
         if isinstance(xi, tuple):
-            xi = np.stack(np.broadcast_arrays(*[as_array(part) for part in xi]), axis=-1)
+            xi = np.stack(np.broadcast_arrays(*[as_operand(part) for part in xi]), axis=-1)
         xi, count = inexact(xi), len(self.grid)
         xi = np.reshape(xi, (-1, count)) if xi.ndim == 1 else xi
         if xi.shape[-1] != count:

@@ -8,6 +8,7 @@ import numpy as np
 
 from ebbtide.arrays.array_type import ArrayType
 from ebbtide.arrays.batched import by_members
+from ebbtide.arrays.containers import as_operand
 from ebbtide.arrays.primitive import FRESH, Primitive, Pull, constant_like, matched, promoted
 from ebbtide.arrays.traced import TracedArray
 from ebbtide.transforms.forward import jvp
@@ -103,14 +104,9 @@ def _beside(points: Any, values: Any) -> Any:
     return constant_like(points, values) if is_plain else values
 
 
-def as_array(value: Any) -> Any:
-    """Return what a user gave as an array."""
-    return value if type(value) is TracedArray else np.asarray(value)
-
-
 def inexact(value: Any) -> Any:
     """Return what a user gave as an array of numbers that have derivatives."""
-    value = as_array(value)
+    value = as_operand(value)
     return value if value.dtype.kind in "fc" else value.astype(np.float64)
 
 

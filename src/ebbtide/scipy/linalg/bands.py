@@ -12,7 +12,8 @@ import numpy as np
 from scipy import linalg
 
 from ebbtide.arrays.array_type import type_of
-from ebbtide.rules.linalg import as_array, solver
+from ebbtide.arrays.containers import as_operand
+from ebbtide.rules.linalg import solver
 from ebbtide.rules.matrices import conjugated
 from ebbtide.scipy.linalg.order import answers_for
 
@@ -94,7 +95,7 @@ def solve_banded(
     Memory:
         A record saves the diagonals and the result.
     """
-    return _solve_banded.bind((as_array(ab), as_array(b)), {"bands": tuple([int(n) for n in l_and_u])})
+    return _solve_banded.bind((as_operand(ab), as_operand(b)), {"bands": tuple([int(n) for n in l_and_u])})
 
 
 def _halves(count: int, lower: bool, dtype: Any) -> Any:
@@ -161,4 +162,4 @@ def solveh_banded(
     Memory:
         A record saves the diagonals and the result.
     """
-    return _solveh_banded.bind((as_array(ab), as_array(b)), {"lower": bool(lower)})
+    return _solveh_banded.bind((as_operand(ab), as_operand(b)), {"lower": bool(lower)})

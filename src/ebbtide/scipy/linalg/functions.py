@@ -12,10 +12,11 @@ from scipy import linalg
 
 from ebbtide.arrays.array_type import ArrayType, type_of
 from ebbtide.arrays.batched import full
+from ebbtide.arrays.containers import as_operand
 from ebbtide.arrays.primitive import FRESH, Primitive, Pull, matched, promoted
 from ebbtide.arrays.traced import TracedArray
 from ebbtide.arrays.views import bottom
-from ebbtide.rules.linalg import as_array, solved_dtype
+from ebbtide.rules.linalg import solved_dtype
 from ebbtide.rules.matrices import OnStacks, adjoint, conjugated, matrix_function, transposed
 from ebbtide.rules.products import product
 from ebbtide.scipy.linalg.order import answers_for
@@ -278,7 +279,7 @@ def solve_sylvester(a: Any, b: Any, q: Any) -> Any:
     Memory:
         A record saves a, b and the result.
     """
-    return _sylvester.bind((as_array(a), as_array(b), as_array(q)))
+    return _sylvester.bind((as_operand(a), as_operand(b), as_operand(q)))
 
 
 def _continuous_back(g: Any, params: Any, a: Any) -> Any:
@@ -316,7 +317,7 @@ def solve_continuous_lyapunov(a: Any, q: Any) -> Any:
     Memory:
         A record saves a and the result.
     """
-    return _continuous.bind((as_array(a), as_array(q)))
+    return _continuous.bind((as_operand(a), as_operand(q)))
 
 
 def _discrete_back(g: Any, params: Any, a: Any) -> Any:
@@ -361,7 +362,7 @@ def solve_discrete_lyapunov(a: Any, q: Any, method: str | None = None) -> Any:
     Memory:
         A record saves a and the result.
     """
-    return _discrete.bind((as_array(a), as_array(q)), {"method": method})
+    return _discrete.bind((as_operand(a), as_operand(q)), {"method": method})
 
 
 def _same_type(kind: ArrayType, **params: Any) -> ArrayType:

@@ -8,11 +8,12 @@ import numpy as np
 from scipy import linalg
 
 from ebbtide.arrays.array_type import ArrayType, type_of
+from ebbtide.arrays.containers import as_operand
 from ebbtide.arrays.traced import TracedArray
 from ebbtide.rules.answers import refusal
 from ebbtide.rules.factors import qr_of, svd_of, svdvals_of
 from ebbtide.rules.least_squares import least_squares_of, number_or_refuse, pseudo_inverse_of, solutions
-from ebbtide.rules.linalg import as_array, solved_dtype
+from ebbtide.rules.linalg import solved_dtype
 from ebbtide.rules.matrices import adjoint, completed, conjugated, decomposition
 from ebbtide.rules.products import product
 from ebbtide.scipy.linalg.functions import solve_sylvester
@@ -197,7 +198,7 @@ def lstsq(
     """
     if lapack_driver == "gelsy":
         raise refusal("scipy.linalg.lstsq with lapack_driver='gelsy' has no derivative rule; leave it out.")
-    a, b = as_array(a), as_array(b)
+    a, b = as_operand(a), as_operand(b)
     cut = np.finfo(solved_dtype(type_of(a), type_of(b))).eps if cond is None else cond
     x, sums, rank, s = solutions(_lstsq, a, b, cut, cond=cond, driver=lapack_driver)
     if not sums.shape[0]:

@@ -8,9 +8,9 @@ import numpy as np
 from scipy import linalg
 
 from ebbtide.arrays.array_type import ArrayType, type_of
+from ebbtide.arrays.containers import as_operand
 from ebbtide.arrays.traced import TracedArray
 from ebbtide.arrays.views import bottom
-from ebbtide.rules.linalg import as_array
 from ebbtide.rules.matrices import conjugated, inverse_or_zero, matrix_function, real_of
 from ebbtide.scipy.linalg.order import answers_for
 
@@ -29,7 +29,7 @@ def block_diag(*arrs: Any) -> Any:
     Memory:
         Nothing is saved.
     """
-    blocks = [np.atleast_2d(as_array(block)) for block in arrs]
+    blocks = [np.atleast_2d(as_operand(block)) for block in arrs]
     rows, before = [], 0
     total = sum(block.shape[-1] for block in blocks)
     for block in blocks:
@@ -54,8 +54,8 @@ def toeplitz(c: Any, r: Any = None) -> Any:
     Memory:
         Nothing is saved but a table of indices.
     """
-    c = np.atleast_1d(as_array(c))
-    r = conjugated(c) if r is None else np.atleast_1d(as_array(r))
+    c = np.atleast_1d(as_operand(c))
+    r = conjugated(c) if r is None else np.atleast_1d(as_operand(r))
     m, n = c.shape[-1], r.shape[-1]
     values = np.concatenate([np.flip(c, -1), r[..., 1:]], axis=-1)
     return np.take(values, np.arange(n) - np.arange(m)[:, None] + m - 1, axis=-1)
@@ -64,7 +64,7 @@ def toeplitz(c: Any, r: Any = None) -> Any:
 @answers_for(linalg.circulant)
 def circulant(c: Any) -> Any:
     """Return a matrix whose columns are turns of *c*, as `scipy.linalg.circulant`; nothing is saved but indices."""
-    c = np.atleast_1d(as_array(c))
+    c = np.atleast_1d(as_operand(c))
     n = c.shape[-1]
     return np.take(c, (np.arange(n)[:, None] - np.arange(n)) % n, axis=-1)
 
@@ -84,8 +84,8 @@ def hankel(c: Any, r: Any = None) -> Any:
     Memory:
         Nothing is saved but a table of indices.
     """
-    c = np.ravel(as_array(c))
-    r = np.zeros(c.shape, type_of(c).dtype) if r is None else np.ravel(as_array(r))
+    c = np.ravel(as_operand(c))
+    r = np.zeros(c.shape, type_of(c).dtype) if r is None else np.ravel(as_operand(r))
     m, n = c.shape[0], r.shape[0]
     return np.take(np.concatenate([c, r[1:]]), np.arange(m)[:, None] + np.arange(n))
 
@@ -93,7 +93,7 @@ def hankel(c: Any, r: Any = None) -> Any:
 @answers_for(linalg.khatri_rao)
 def khatri_rao(a: Any, b: Any) -> Any:
     """Return the products of all pairs of rows, column by column, as `scipy.linalg.khatri_rao`; saves a and b."""
-    a, b = as_array(a), as_array(b)
+    a, b = as_operand(a), as_operand(b)
     pairs = np.expand_dims(a, -2) * np.expand_dims(b, -3)
     return np.reshape(pairs, (*pairs.shape[:-3], a.shape[-2] * b.shape[-2], pairs.shape[-1]))
 

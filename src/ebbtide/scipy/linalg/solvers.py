@@ -10,8 +10,9 @@ from scipy import linalg
 
 from ebbtide.arrays.array_type import type_of
 from ebbtide.arrays.constants import constant, stand_in_type
+from ebbtide.arrays.containers import as_operand
 from ebbtide.rules.answers import refusal
-from ebbtide.rules.linalg import as_array, solver
+from ebbtide.rules.linalg import solver
 from ebbtide.rules.matrices import adjoint, completed, conjugated, half_triangle, real_of, transposed
 from ebbtide.rules.products import product
 from ebbtide.scipy.linalg.order import answers_for
@@ -78,7 +79,7 @@ def solve(
         A record saves a and the result.
     """
     params = {"lower": lower, "check_finite": check_finite, "assume_a": assume_a, "transposed": transposed}
-    return _solve.bind((read_part(as_array(a), assume_a, lower), as_array(b)), params)
+    return _solve.bind((read_part(as_operand(a), assume_a, lower), as_operand(b)), params)
 
 
 # ------------------------------------------------------------------------------------------------
@@ -148,7 +149,7 @@ def solve_triangular(
     params = {
         "trans": _WAYS[trans], "lower": bool(lower), "unit_diagonal": bool(unit_diagonal), "check_finite": check_finite,
     }  # fmt: skip
-    return _solve_triangular.bind((as_array(a), as_array(b)), params)
+    return _solve_triangular.bind((as_operand(a), as_operand(b)), params)
 
 
 def _whole_factor(c: Any, lower: bool) -> Any:
@@ -195,7 +196,7 @@ def cho_solve(c_and_lower: Any, b: Any, overwrite_b: bool = False, check_finite:
         A record saves the factor and the result.
     """
     c, lower = c_and_lower
-    return _cho_solve.bind((as_array(c), as_array(b)), {"lower": bool(lower)})
+    return _cho_solve.bind((as_operand(c), as_operand(b)), {"lower": bool(lower)})
 
 
 # ------------------------------------------------------------------------------------------------
@@ -276,4 +277,4 @@ def lu_solve(lu_and_piv: Any, b: Any, trans: Any = 0, overwrite_b: bool = False,
         A record saves the factors and the result.
     """
     lu, piv = lu_and_piv
-    return _lu_solve.bind((as_array(lu), as_array(b), piv), {"trans": _WAYS[trans]})
+    return _lu_solve.bind((as_operand(lu), as_operand(b), piv), {"trans": _WAYS[trans]})

@@ -9,8 +9,9 @@ import numpy as np
 from scipy import linalg
 
 from ebbtide.arrays.array_type import ArrayType
+from ebbtide.arrays.containers import as_operand
 from ebbtide.rules.decompositions import as_numpy, eig_of, eigh_of, eigvals_of, eigvalsh_of
-from ebbtide.rules.linalg import as_array, solved_dtype
+from ebbtide.rules.linalg import solved_dtype
 from ebbtide.rules.matrices import (
     adjoint,
     columns,
@@ -129,7 +130,7 @@ def eigh(
                      "subset_by_value": (subset_by_value, None)})  # fmt: skip
     params = {"upper": not lower, "driver": driver}
     if b is not None:
-        pair = as_array(a), as_array(b)
+        pair = as_operand(a), as_operand(b)
         return _generalized_eigvalsh(*pair, **params)[0] if eigvals_only else tuple(_generalized_eigh(*pair, **params))
     return _eigvalsh.bind((a,), params) if eigvals_only else tuple(_eigh(a, **params))
 

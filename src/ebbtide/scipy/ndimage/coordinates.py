@@ -12,7 +12,7 @@ import numpy as np
 from scipy import ndimage
 
 from ebbtide.arrays.array_type import ArrayType
-from ebbtide.arrays.traced import TracedArray
+from ebbtide.arrays.containers import as_operand
 from ebbtide.rules.answers import refusal
 from ebbtide.scipy.interpolate.pieces import LINEAR, NEAREST
 from ebbtide.scipy.ndimage.borders import sources
@@ -95,7 +95,7 @@ def map_coordinates(
             "ebbtide.scipy.interpolate.CubicSpline along an axis."
         )
     points = np.stack(coordinates) if isinstance(coordinates, (list, tuple)) else coordinates
-    points = points if type(points) is TracedArray else np.asarray(points)
+    points = as_operand(points)
     if points.shape[:1] != (input.ndim,):
         raise ValueError(
             f"map_coordinates: points of shape {points.shape} for an array of {input.ndim} axes; their first axis has "

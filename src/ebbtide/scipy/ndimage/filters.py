@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from scipy import ndimage
 
+from ebbtide.arrays.containers import as_operand
 from ebbtide.arrays.outputs import into
 from ebbtide.arrays.traced import TracedArray
 from ebbtide.rules.answers import refusal
@@ -54,10 +55,6 @@ def filters(original: Callable[..., Any]) -> Callable[[Callable[..., Any]], Call
         return answered
 
     return decorate
-
-
-def _weights(weights: Any) -> Any:
-    return weights if type(weights) is TracedArray else np.asarray(weights)
 
 
 def _correlated(
@@ -106,28 +103,28 @@ def _over(x: Any, w: Any, origin: Any, axes: Any) -> tuple[Any, list[int]]:
 def correlate1d(input: Any, weights: Any, axis: int, output: Any, mode: str, cval: Any, origin: int) -> Any:
     """Return the correlation with weights along an axis."""
     axis = axis_of(axis, input.ndim)
-    return _correlated(input, _weights(weights), axis, output, mode, cval, [origin], conjugate=True)
+    return _correlated(input, as_operand(weights), axis, output, mode, cval, [origin], conjugate=True)
 
 
 @filters(ndimage.convolve1d)
 def convolve1d(input: Any, weights: Any, axis: int, output: Any, mode: str, cval: Any, origin: int) -> Any:
     """Return the convolution with weights along an axis."""
     axis = axis_of(axis, input.ndim)
-    w, origins = _turned(_weights(weights), [origin])
+    w, origins = _turned(as_operand(weights), [origin])
     return _correlated(input, w, axis, output, mode, cval, origins, conjugate=False)
 
 
 @filters(ndimage.correlate)
 def correlate(input: Any, weights: Any, output: Any, mode: str, cval: Any, origin: Any, axes: Any = None) -> Any:
     """Return the correlation with weights of several axes."""
-    w, origins = _over(input, _weights(weights), origin, axes)
+    w, origins = _over(input, as_operand(weights), origin, axes)
     return _correlated(input, w, None, output, mode, cval, origins, conjugate=True)
 
 
 @filters(ndimage.convolve)
 def convolve(input: Any, weights: Any, output: Any, mode: str, cval: Any, origin: Any, axes: Any = None) -> Any:
     """Return the convolution with weights of several axes."""
-    w, origins = _turned(*_over(input, _weights(weights), origin, axes))
+    w, origins = _turned(*_over(input, as_operand(weights), origin, axes))
     return _correlated(input, w, None, output, mode, cval, origins, conjugate=False)
 
 

@@ -9,6 +9,7 @@ from typing import Any, final
 import numpy as np
 import scipy.sparse
 
+from ebbtide.arrays.containers import as_operand
 from ebbtide.arrays.traced import TracedArray
 from ebbtide.rules.answers import refusal
 from ebbtide.scipy.sparse.pattern import Pattern, times
@@ -110,7 +111,7 @@ class SparseArray:
         if isinstance(x, SparseArray) or scipy.sparse.issparse(x):
             x = x.plain() if isinstance(x, SparseArray) else x
             return _made(self.plain() @ x)
-        x = x if type(x) is TracedArray else np.asarray(x)
+        x = as_operand(x)
         if x.ndim not in (1, 2) or x.shape[0] != self.shape[1]:
             raise ValueError(f"A sparse matrix of shape {self.shape} has no product with an array of shape {x.shape}.")
         return times.bind((self.data, x), {"pattern": self.pattern})
@@ -253,7 +254,7 @@ def diags_array(
     if np.ndim(offsets) == 0:
         diagonals = diagonals if np.ndim(diagonals[0]) else [diagonals]
         offsets = [offsets]
-    parts = [part if type(part) is TracedArray else np.asarray(part) for part in diagonals]
+    parts = [as_operand(part) for part in diagonals]
     if shape is None:
         size = parts[0].shape[0] + abs(int(offsets[0]))
         shape = (size, size)

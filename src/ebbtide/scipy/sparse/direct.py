@@ -11,7 +11,7 @@ import scipy.sparse
 from scipy.sparse import linalg
 
 from ebbtide.arrays.array_type import ArrayType
-from ebbtide.arrays.traced import TracedArray
+from ebbtide.arrays.containers import as_operand
 from ebbtide.rules.answers import refusal
 from ebbtide.scipy.closure import detached
 from ebbtide.scipy.implicit import LinearSystem, solution
@@ -29,7 +29,7 @@ def as_right_side(b: Any) -> Any:
     """Return a right-hand side as an array."""
     if isinstance(b, SparseArray) or scipy.sparse.issparse(b):
         raise refusal("a sparse right-hand side has no derivative rule: give b.toarray().")
-    return b if type(b) is TracedArray else np.asarray(b)
+    return as_operand(b)
 
 
 def as_sparse(A: Any) -> SparseArray:
