@@ -151,6 +151,11 @@ def full(x: Any, is_mapped: bool, size: int) -> Any:
     return np.broadcast_to(x, (size, *x.shape))
 
 
+def all_full(values: Sequence[Any], mapped: Sequence[bool], size: int) -> tuple[Any, ...]:
+    """Return operands as arrays of members, also those that are the same for all of them."""
+    return tuple([full(x, m, size) for x, m in zip(values, mapped, strict=True)])
+
+
 def by_members(
     name: str,
     function: Callable[..., Any],

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from ebbtide.arrays.array_type import ArrayType, type_of
-from ebbtide.arrays.batched import aligned, full
+from ebbtide.arrays.batched import aligned, all_full, full
 from ebbtide.arrays.primitive import (
     FRESH,
     PASSED,
@@ -246,7 +246,7 @@ def linear_of_many(
         return matched(primitive.bind(tuple(full), params), type_of(out))
 
     def of_members(values: Any, mapped: Any, params: Any, size: int) -> Any:
-        return batch(*[full(x, m, size) for x, m in zip(values, mapped, strict=True)], **params)
+        return batch(*all_full(values, mapped, size), **params)
 
     primitive = Primitive(function, name=name, operands=None, pull=pull, push=push, infer=infer, batch=of_members)
     return primitive

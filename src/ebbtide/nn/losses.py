@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from ebbtide.arrays.array_type import ArrayType, type_of
-from ebbtide.arrays.batched import full
+from ebbtide.arrays.batched import all_full
 from ebbtide.arrays.primitive import FRESH, Primitive, Pull, matched, plain, promoted
 from ebbtide.arrays.traced import TracedArray
 
@@ -58,7 +58,7 @@ def _lengthened(g: Any) -> Any:
 
 
 def _members(values: Any, mapped: Any, params: Any, size: int, primitive: Primitive) -> Any:
-    return primitive.bind(tuple([full(x, m, size) for x, m in zip(values, mapped, strict=True)]))
+    return primitive.bind(all_full(values, mapped, size))
 
 
 def _result(x: ArrayType, y: ArrayType) -> ArrayType:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from ebbtide.arrays.array_type import ArrayType, type_of
-from ebbtide.arrays.batched import full
+from ebbtide.arrays.batched import all_full
 from ebbtide.arrays.constants import constant
 from ebbtide.arrays.primitive import FRESH, Primitive, Pull, matched
 from ebbtide.nn.windows import length_of, pair_of
@@ -68,10 +68,6 @@ def _spread(g: Any, places: Any, window: tuple[int, int], strides: tuple[int, in
     return wide
 
 
-def _members(values: Any, mapped: Any, size: int) -> tuple[Any, ...]:
-    return tuple([full(x, m, size) for x, m in zip(values, mapped, strict=True)])
-
-
 def _pooled_type(x: ArrayType, window: tuple[int, int], strides: tuple[int, int]) -> ArrayType:
     lengths = [length_of(n, k, s) for n, k, s in zip(x.shape[-3:-1], window, strides, strict=True)]
     return ArrayType((*x.shape[:-3], *lengths, x.shape[-1]), x.dtype)
@@ -98,7 +94,7 @@ _choosing = Primitive(
     pull=lambda k: None if k else _WINDOW_PULL,
     push=lambda tangents, values, out, params, kept: _choosing.bind((tangents[0], values[1]), params),
     infer=lambda x, y, window, strides: _pooled_type(x, window, strides),
-    batch=lambda values, mapped, params, size: _choosing.bind(_members(values, mapped, size), params),
+    batch=lambda values, mapped, params, size: _choosing.bind(all_full(values, mapped, size), params),
 )
 _spreading = Primitive(
     _spread,
@@ -107,7 +103,7 @@ _spreading = Primitive(
     pull=lambda k: None if k else _SPREAD_PULL,
     push=lambda tangents, values, out, params, kept: _spreading.bind((tangents[0], values[1]), params),
     infer=lambda x, y, window, strides, size: ArrayType((*x.shape[:-3], *size, x.shape[-1]), x.dtype),
-    batch=lambda values, mapped, params, size: _spreading.bind(_members(values, mapped, size), params),
+    batch=lambda values, mapped, params, size: _spreading.bind(all_full(values, mapped, size), params),
 )
 _pooling = Primitive(
     _largest,
@@ -116,7 +112,7 @@ _pooling = Primitive(
     pull=lambda k: None if k else _WINDOW_PULL,
     push=lambda tangents, values, out, params, kept: _choosing.bind((tangents[0], values[1]), params),
     infer=lambda x, y, window, strides: _pooled_type(x, window, strides),
-    batch=lambda values, mapped, params, size: _pooling.bind(_members(values, mapped, size), params),
+    batch=lambda values, mapped, params, size: _pooling.bind(all_full(values, mapped, size), params),
 )
 _places = constant(
     places_of_largest,

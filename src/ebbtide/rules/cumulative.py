@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from ebbtide.arrays.array_type import ArrayType, type_of
-from ebbtide.arrays.batched import full
+from ebbtide.arrays.batched import all_full
 from ebbtide.arrays.kinds import linear
 from ebbtide.arrays.primitive import FRESH, Primitive, Pull, matched, needs_of, promoted
 from ebbtide.arrays.registry import register
@@ -106,9 +106,7 @@ recurrence = Primitive(
     pull=_PULLS.__getitem__,
     push=_recurrence_push,
     infer=lambda a, b: ArrayType(b.shape, np.result_type(a.dtype, b.dtype)),
-    batch=lambda values, mapped, params, size: recurrence.bind(
-        tuple([full(x, m, size) for x, m in zip(values, mapped, strict=True)])
-    ),
+    batch=lambda values, mapped, params, size: recurrence.bind(all_full(values, mapped, size)),
     scratch=lambda params, a, b: 2 * max(a.nbytes, b.nbytes),  # products, and a temporary of them
 )
 

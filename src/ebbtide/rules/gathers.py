@@ -12,7 +12,7 @@ from typing import Any, final
 import numpy as np
 
 from ebbtide.arrays.array_type import ArrayType, type_of
-from ebbtide.arrays.batched import aligned, full, ndim_of, widened
+from ebbtide.arrays.batched import aligned, all_full, full, ndim_of, widened
 from ebbtide.arrays.primitive import FRESH, Primitive, Pull, matched, plain
 from ebbtide.arrays.traced import TracedArray
 from ebbtide.arrays.views import bottom, linked
@@ -119,7 +119,7 @@ def _put_of(count: int) -> Primitive:
 
     def batch(values: Any, mapped: Any, params: Any, size: int) -> Any:
         indices = _of_members(values[2:], mapped[2:], size)
-        base, value = (full(x, m, size) for x, m in zip(values[:2], mapped[:2], strict=True))
+        base, value = all_full(values[:2], mapped[:2], size)
         ndim = max(np.ndim(index) for index in indices) - 1 + base.ndim - 1 - count
         return _PUTS[count + 1].bind((base, widened(value, ndim), *indices))
 

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from ebbtide.arrays.array_type import ArrayType, type_of
-from ebbtide.arrays.batched import aligned, full, ndim_of
+from ebbtide.arrays.batched import aligned, all_full, full, ndim_of
 from ebbtide.arrays.constants import constant, stand_in_type
 from ebbtide.arrays.containers import as_operand
 from ebbtide.arrays.primitive import FRESH, Primitive, Pull, promoted, unbroadcast
@@ -109,7 +109,7 @@ def solver(
     def of_members(values: Any, mapped: Any, params: Any, size: int) -> Any:
         is_vector = ndim_of(values[1], mapped[1]) == 1
         a, b = aligned((values[0], _column(as_operand(values[1]), is_vector)), mapped[:2])
-        rest = [full(x, m, size) for x, m in zip(values[2:], mapped[2:], strict=True)]
+        rest = all_full(values[2:], mapped[2:], size)
         if beside and not mapped[0]:
             a = full(a, False, size)
         return _vector(ahead(b, params, a, *rest), is_vector)

@@ -15,7 +15,7 @@ from typing import Any, final
 import numpy as np
 
 from ebbtide.arrays.array_type import ArrayType, type_of
-from ebbtide.arrays.batched import full
+from ebbtide.arrays.batched import all_full
 from ebbtide.arrays.kinds import zeros_like
 from ebbtide.arrays.primitive import FRESH, Primitive, Pull, matched, needs_of
 
@@ -255,9 +255,8 @@ def decomposition(
         return pack(jvp(given, params, *[known[n] for n in needs_of(jvp, 2)]), type_of(out).dtype)
 
     def batch(values: Any, mapped: Any, params: Any, size: int) -> Any:
-        stacks = [full(x, m, size) for x, m in zip(values, mapped, strict=True)]
         parts = tuple([ArrayType((size, *part.shape), part.dtype) for part in params["parts"]])
-        packed = primitive.bind(tuple(stacks), {**params, "parts": parts})
+        packed = primitive.bind(all_full(values, mapped, size), {**params, "parts": parts})
         return pack(unpack(packed, parts), type_of(packed).dtype, 1)
 
     primitive = Primitive(

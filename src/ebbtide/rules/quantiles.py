@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from ebbtide.arrays.array_type import ArrayType, type_of
-from ebbtide.arrays.batched import full
+from ebbtide.arrays.batched import all_full
 from ebbtide.arrays.constants import constant
 from ebbtide.arrays.constants import elementwise as elementwise_constant
 from ebbtide.arrays.containers import as_operand
@@ -97,7 +97,7 @@ def _statistic(function: Callable[..., Any], has_q: bool) -> Primitive:
 
     def of_members(values: Any, mapped: Any, params: Any, size: int) -> Any:
         x, q, *rest = values
-        members = [full(v, m, size) for v, m in zip((x, *rest), (mapped[0], *mapped[2:]), strict=True)]
+        members = all_full((x, *rest), (mapped[0], *mapped[2:]), size)
         if not mapped[1]:
             return made.bind((members[0], q, *members[1:]), params)
         # Each has fractions of its own.

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from ebbtide.arrays.array_type import ArrayType, type_of
-from ebbtide.arrays.batched import full
+from ebbtide.arrays.batched import all_full
 from ebbtide.arrays.constants import constant
 from ebbtide.arrays.primitive import FRESH, Primitive, Pull, matched
 from ebbtide.rules.answers import answer, refusal
@@ -58,7 +58,7 @@ _permuted = Primitive(
     infer=lambda kind, order, axis: kind,
     scratch=_numbers,
     batch=lambda values, mapped, params, size: _permuted.bind(
-        tuple([full(x, m, size) for x, m in zip(values, mapped, strict=True)]), {"axis": params["axis"] + 1}
+        all_full(values, mapped, size), {"axis": params["axis"] + 1}
     ),
 )
 

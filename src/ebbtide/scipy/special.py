@@ -8,7 +8,7 @@ import numpy as np
 from scipy import special
 
 from ebbtide.arrays.array_type import ArrayType, type_of
-from ebbtide.arrays.batched import full
+from ebbtide.arrays.batched import all_full
 from ebbtide.arrays.kinds import NUMBERS, elementwise, reduction
 from ebbtide.arrays.primitive import FRESH, Primitive, Pull, matched, unbroadcast
 from ebbtide.rules import special_functions as _rules  # noqa: F401 - to import the rules is to have them
@@ -92,7 +92,7 @@ _weighted = Primitive(
     push=_weighted_push,
     infer=lambda a, b, axis, signed: _type_of_sum(ArrayType(a.shape, np.result_type(a.dtype, b.dtype)), axis),
     batch=lambda values, mapped, params, size: _weighted.bind(
-        tuple([full(x, m, size) for x, m in zip(values, mapped, strict=True)]),
+        all_full(values, mapped, size),
         {**params, "axis": tuple([n + 1 for n in params["axis"]])},
     ),
 )

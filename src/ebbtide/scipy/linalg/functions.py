@@ -11,7 +11,7 @@ import numpy as np
 from scipy import linalg
 
 from ebbtide.arrays.array_type import ArrayType, type_of
-from ebbtide.arrays.batched import full
+from ebbtide.arrays.batched import all_full
 from ebbtide.arrays.containers import as_operand
 from ebbtide.arrays.primitive import FRESH, Primitive, Pull, matched, promoted
 from ebbtide.arrays.traced import TracedArray
@@ -228,9 +228,8 @@ def _equation(
 
     primitive = Primitive(
         OnStacks(function, infer), name=name, operands=operands, pull=pull, push=tangent, infer=infer,
-        scratch=scratch, batch=lambda values, mapped, params, size: primitive.bind(
-            tuple([full(x, m, size) for x, m in zip(values, mapped, strict=True)]), params
-        ),
+        scratch=scratch,
+        batch=lambda values, mapped, params, size: primitive.bind(all_full(values, mapped, size), params),
     )  # fmt: skip
     return primitive
 
