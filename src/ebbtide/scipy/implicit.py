@@ -24,7 +24,7 @@ from ebbtide.tape.forms import form_of
 from ebbtide.tape.joint import JointRule, record_joint
 from ebbtide.tape.node import Node
 from ebbtide.tape.record import Tape
-from ebbtide.tape.saved import SavedValue, guarded, saved_operand
+from ebbtide.tape.saved import guarded, opened, saved_operand
 from ebbtide.transforms.forward import jvp
 from ebbtide.transforms.pullback import vjp
 
@@ -334,7 +334,7 @@ class _SolutionRule(JointRule):
         saved: Any = node.saved
         if not retain:
             node.saved = None
-        values = [value.open(node) if type(value) is SavedValue else value for value in saved]
+        values = opened(saved, node)
         del saved
         ((g, _),) = cotangents
         cotangents.clear()

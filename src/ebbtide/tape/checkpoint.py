@@ -31,7 +31,7 @@ from ebbtide.tape.overhead import PAGE
 from ebbtide.tape.pager import Pager
 from ebbtide.tape.region import Region, shown
 from ebbtide.tape.rounding import is_other_off_tape
-from ebbtide.tape.saved import SavedValue, checksum_of_result, guarded
+from ebbtide.tape.saved import checksum_of_result, guarded, opened, value_of
 from ebbtide.tape.sweep import sweep
 
 # The record of a function that runs again is counted in whole pages, which may begin elsewhere than it was measured.
@@ -229,8 +229,7 @@ def _enters_copied(value: Any) -> bool:
 
 def _nbytes_of_copies(values: list[Any]) -> int:
     """Return the bytes of what is copied of arguments, saved or not, when the function runs on a tape."""
-    arrays = [value.value if type(value) is SavedValue else value for value in values]
-    return sum(array.nbytes for array in arrays if _enters_copied(array))
+    return sum(array.nbytes for array in map(value_of, values) if _enters_copied(array))
 
 
 def _is_on(tape: Any, value: Any) -> bool:
@@ -312,7 +311,7 @@ class _CheckpointRule(JointRule):
         if self._ledger.watched:
             pager = Pager(self._ledger, current().budget, strict=True, around=region.outer.pager)
             pager.load_room(_nbytes_of_copies(self._values), node, self._values)
-        values = [v.open(node) if type(v) is SavedValue else v for v in self._values]
+        values = opened(self._values, node)
         if not retain:
             self._values = []
         # By *again* a program that is traced here tells this run from the first, whose values it does not take instead.

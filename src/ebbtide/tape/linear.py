@@ -21,7 +21,7 @@ from ebbtide.arrays.primitive import Primitive, inside, plain
 from ebbtide.arrays.traced import TracedArray
 from ebbtide.errors import ReleasedValueError, TraceError
 from ebbtide.tape.node import PROJECTION, Node, nodes_before
-from ebbtide.tape.saved import SavedValue, guarded, parts_of
+from ebbtide.tape.saved import SavedValue, guarded, opened, parts_of, value_of
 
 # A node with its tuples, a guard, and a place in the program, as tracemalloc sees them.
 RECORD_BYTES = 800
@@ -263,7 +263,7 @@ class LinearProgram:
             raise ReleasedValueError(f"The saved values of {node.name} at {node.line} were given up.")
         if self._pager is not None:
             self._pager.load_room(0, node, saved)
-        values = [v.open(node) if type(v) is SavedValue else v for v in saved]
+        values = opened(saved, node)
         following = iter(tangents)
         return rule.bind(tuple([next(following) if v is TANGENT else v for v in values]), node.params)
 
@@ -287,4 +287,4 @@ def without_data(tangent: TracedArray) -> TracedArray:
 
 def owners_of(saved: Any) -> list[np.ndarray]:
     """Return the arrays that own the memory of a saved value."""
-    return [owner_of(part) for part in parts_of(saved.value if type(saved) is SavedValue else saved)]
+    return [owner_of(part) for part in parts_of(value_of(saved))]

@@ -17,7 +17,7 @@ from ebbtide.errors import DeterminismError
 from ebbtide.tape.constancy import Constancy
 from ebbtide.tape.linear import LinearRule, LinearTape
 from ebbtide.tape.linear_region import Around, Pushing, node_of, pushing, split, tape_of
-from ebbtide.tape.saved import SavedValue, checksum_of_result, guarded
+from ebbtide.tape.saved import checksum_of_result, guarded, opened, value_of
 from ebbtide.tape.tangent import TangentTrace
 
 
@@ -59,15 +59,14 @@ class _LinearCheckpoint(LinearRule):
             outputs, structure = self._call([None] * len(self._values))
         values = [value for value, _ in capture.pairs(self._trace, outputs)]
         self._statics, self._met = capture.statics, capture.met
-        used = [v.value if type(v) is SavedValue else v for v in self._values]
-        nbytes = sum(getattr(value, "nbytes", 0) for value in (*used, *values))
+        nbytes = sum(getattr(value, "nbytes", 0) for value in (*map(value_of, self._values), *values))
         self._constancy.end_forward([self._f], self._met, nbytes)
         self._checks = [checksum_of_result(value) for value in values]
         self._kinds = [type_of(value) if is_differentiable(value) else None for value in values]
         return values, structure, list(self._statics.values())
 
     def _call(self, tangents: list[Any]) -> tuple[list[Any], Any]:
-        values = [v.open(self) if type(v) is SavedValue else v for v in self._values]
+        values = opened(self._values, self)
         leaves = [self._dual(value, t) for value, t in zip(values, tangents, strict=True)]
         args, kwargs = unflatten(self._structure, leaves)
         outputs, structure = flatten(self._f(*args, **kwargs))

@@ -27,7 +27,7 @@ from ebbtide.tape.node import Node
 from ebbtide.tape.overhead import CELL_BYTES, EXCLUDED_BYTES, GUARD_BYTES, Overhead, node_bytes
 from ebbtide.tape.pages import STORAGE_BYTES, Pages
 from ebbtide.tape.refusal import refusal
-from ebbtide.tape.saved import SavedValue, Sizes, Slivers, bytes_of, parts_of
+from ebbtide.tape.saved import SavedValue, Sizes, Slivers, bytes_of, parts_of, value_of
 
 # What storages hold, at most, beside the arrays that they write and read, and the interpreter beside them.
 _STORAGE = 1 << 16
@@ -172,7 +172,7 @@ class Pager:
         return cell if cell is not None or around is None else around.find(array)
 
     def _cell(self, node: Node, signature: Signature | None, position: int, value: Any) -> Any:
-        array = value.value if type(value) is SavedValue else value
+        array = value_of(value)
         plain = parts_of(array)
         if not plain or all(self.is_callers(part) for part in plain):
             self.overhead.count(GUARD_BYTES if type(value) is SavedValue else 0)

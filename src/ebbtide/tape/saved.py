@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import weakref
+from collections.abc import Iterable
 from typing import Any, final
 
 import numpy as np
@@ -187,6 +188,16 @@ def bytes_of(value: Any) -> int:
     return owner_of(value).nbytes
 
 
+def value_of(value: Any) -> Any:
+    """Return the array of a saved value, or an array itself; None for what is not in memory."""
+    return value.value if type(value) is SavedValue else value
+
+
+def opened(values: Iterable[Any], node: Any) -> list[Any]:
+    """Return the arrays of saved values, as *node* takes them: read from disk, and unchanged."""
+    return [value.open(node) if type(value) is SavedValue else value for value in values]
+
+
 def key_of(value: Any) -> int:
     """Return what tells the memory of a saved value, or of an array, from other memory."""
     if type(value) is SavedValue:
@@ -221,7 +232,7 @@ def guard_shared(roots: list[Any], returned: list[Any]) -> None:
 
 
 def _owner(value: Any) -> int:
-    array = bottom(value.value if type(value) is SavedValue else value)
+    array = bottom(value_of(value))
     return id(owner_of(array)) if isinstance(array, np.ndarray) else 0
 
 

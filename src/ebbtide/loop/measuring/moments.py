@@ -18,7 +18,7 @@ from ebbtide.loop.values.state import bytes_of as bytes_of_leaves
 from ebbtide.schedules import Delete, EndForward, Forward, Mixed, Move, Position, Reverse, Snapshot
 from ebbtide.tape.forms import form_here
 from ebbtide.tape.holders import held_by
-from ebbtide.tape.saved import SavedValue, key_of
+from ebbtide.tape.saved import SavedValue, key_of, value_of
 from ebbtide.tape.saved import bytes_of as bytes_saved
 
 # Longer loops are not followed. Measured: 60 ms for so many.
@@ -233,8 +233,7 @@ def bytes_asked(record: TapedStep) -> list[tuple[int, int]]:
     pager = record.tape.pager
 
     def is_new(cell: Any) -> bool:
-        value = cell.value if type(cell) is SavedValue else cell
-        return pager is None or pager.find(value, own=False) is None
+        return pager is None or pager.find(value_of(cell), own=False) is None
 
     def bytes_of(cells: Iterable[Any]) -> dict[int, int]:
         """Return the bytes of those that no code before has saved."""

@@ -14,7 +14,7 @@ from ebbtide.loop.stepping.steps import TapedStep
 from ebbtide.storage import entry_nbytes
 from ebbtide.tape.holders import held_by
 from ebbtide.tape.node import Node, nodes_before
-from ebbtide.tape.saved import SavedValue, bytes_of, key_of, parts_of
+from ebbtide.tape.saved import SavedValue, bytes_of, key_of, parts_of, value_of
 
 
 @final
@@ -43,7 +43,7 @@ class Swap:
         numbers: dict[int, int] = {}
         arrays: list[np.ndarray] = []
         for node, place, value in _swappable(record):
-            array = _array(value)
+            array: np.ndarray | None = value_of(value)
             if array is None:
                 continue
             cell = value if type(value) is SavedValue else None
@@ -94,7 +94,7 @@ def swappable_bytes(record: TapedStep) -> tuple[int, int]:
     # What counts them is gone before they are laid out: of 600 saved values it took 27 KB.
     found = list({id(value): value for _, _, value in _swappable(record)}.values())
     freed, lost = _freed_and_lost([value for value in found if type(value) is SavedValue], record.tape.ledger)
-    arrays, _ = cover([array for value in found if (array := _array(value)) is not None])
+    arrays, _ = cover([array for value in found if (array := value_of(value)) is not None])
     return freed, entry_nbytes(arrays + [np.broadcast_to(np.uint8(0), nbytes) for nbytes in lost])
 
 
@@ -112,9 +112,8 @@ def _swappable(record: TapedStep) -> list[tuple[Node, int, Any]]:
     ours, others = {id(value) for _, _, value in found}, [met._value for _, met in record.tape.statics.values()]
     for node in nodes:
         others += [value for value in (*held_by(node, _always), *(node.saved or ())) if id(value) not in ours]
-    values = [value.value if type(value) is SavedValue else value for value in others]
-    stay = {id(owner_of(part)) for value in values for part in parts_of(value)}
-    return [one for one in found if (array := _array(one[2])) is None or id(owner_of(array)) not in stay]
+    stay = {id(owner_of(part)) for value in others for part in parts_of(value_of(value))}
+    return [one for one in found if (array := value_of(one[2])) is None or id(owner_of(array)) not in stay]
 
 
 def _is_swappable(value: Any) -> bool:
@@ -126,10 +125,6 @@ def _is_swappable(value: Any) -> bool:
             return type(value.type) is ArrayType
         value = value.value
     return type(value) is np.ndarray and not value.dtype.hasobject
-
-
-def _array(value: Any) -> np.ndarray | None:
-    return value.value if type(value) is SavedValue else value
 
 
 def _always(value: Any) -> bool:
