@@ -149,6 +149,11 @@ def as_operand(value: Any) -> Any:
     return value if type(value) is TracedArray else np.asarray(value)
 
 
+def frozen_leaf(leaf: Any) -> Any:
+    """Return a leaf as it is now: what is written later into a traced array does not change it."""
+    return leaf.frozen() if type(leaf) is TracedArray else leaf
+
+
 def is_differentiable(value: Any) -> bool:
     """Return whether a leaf is an array or a NumPy number that can have a derivative: a Python number is a constant."""
     return type(value) not in (float, complex) and is_array(value)

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from ebbtide.arrays.containers import flatten, unflatten
+from ebbtide.arrays.containers import flatten, frozen_leaf, unflatten
 from ebbtide.arrays.context import Context, current
 from ebbtide.arrays.location import user_line
 from ebbtide.arrays.reach import arrays_of, bound_now
@@ -63,8 +63,7 @@ def traced_loop(
     context = current()
     context.follower.check_unchanged()
     results = find_results(step, leaves, structure, length, inputs, options)
-    operands = [leaf.frozen() if type(leaf) is TracedArray else leaf for leaf in leaves] + rows
-    operands += results.statics
+    operands = [*map(frozen_leaf, leaves), *rows, *results.statics]
     if not is_symbolic(operands):
         return None
     given = None if tree is not None else frozen(inputs)
@@ -97,7 +96,7 @@ def _rows_of(inputs: Any) -> tuple[list[Any], Any]:
     if isinstance(inputs, (TracedArray, list, tuple)):
         leaves, structure = flatten(inputs)
         if any(type(leaf) is TracedArray for leaf in leaves):
-            return [leaf.frozen() if type(leaf) is TracedArray else leaf for leaf in leaves], structure
+            return [*map(frozen_leaf, leaves)], structure
     return [], None
 
 

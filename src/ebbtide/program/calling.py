@@ -13,6 +13,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, final
 
 from ebbtide.arrays.batched import BatchTrace
+from ebbtide.arrays.containers import frozen_leaf
 from ebbtide.arrays.context import current
 from ebbtide.arrays.kinds import zeros_like
 from ebbtide.arrays.location import user_line
@@ -42,7 +43,7 @@ def record(call: Call, operands: Sequence[Any]) -> list[Any]:
     Raises:
         TraceError: A trace of theirs has ended.
     """
-    operands = [operand.frozen() if type(operand) is TracedArray else operand for operand in operands]
+    operands = [*map(frozen_leaf, operands)]
     trace = innermost(tuple(operands))
     if trace is None:
         return call.run(operands)
@@ -67,7 +68,7 @@ def _on_duals(trace: TangentTrace, call: Call, operands: list[Any]) -> list[Any]
     capture = current().capture
     pushing = capture if trace.linear is not None and type(capture) is Pushing else None
     pairs = [split(trace, operand) for operand in operands] if pushing is None else pushing.pairs(trace, operands)
-    values = [value.frozen() if type(value) is TracedArray else value for value, _ in pairs]
+    values = [frozen_leaf(value) for value, _ in pairs]
     tangents = [tangent for _, tangent in pairs]
     if all(tangent is None for tangent in tangents):
         return record(call, values)

@@ -12,7 +12,7 @@ import numpy as np
 
 from ebbtide.arrays.array_type import lies_as_copied
 from ebbtide.arrays.batched import innermost_batch
-from ebbtide.arrays.containers import flatten, has_vectors, is_differentiable, unflatten
+from ebbtide.arrays.containers import flatten, frozen_leaf, has_vectors, is_differentiable, unflatten
 from ebbtide.arrays.context import current, entered, value_trace
 from ebbtide.arrays.functions import check_function
 from ebbtide.arrays.primitive import inside
@@ -244,7 +244,7 @@ def _copied(value: Any) -> Any:
     """Return a copy of an array: the function may write into its arguments, and may return them."""
     if isinstance(value, np.ndarray):
         return np.array(value)
-    return value.frozen() if type(value) is TracedArray else value
+    return frozen_leaf(value)
 
 
 @final

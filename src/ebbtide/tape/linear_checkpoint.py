@@ -8,7 +8,7 @@ from typing import Any, final
 import numpy as np
 
 from ebbtide.arrays.array_type import type_of
-from ebbtide.arrays.containers import flatten, is_differentiable, unflatten
+from ebbtide.arrays.containers import flatten, frozen_leaf, is_differentiable, unflatten
 from ebbtide.arrays.context import current, entered
 from ebbtide.arrays.kinds import zeros_like
 from ebbtide.arrays.location import user_line
@@ -119,7 +119,7 @@ def linear_checkpoint(f: Callable[..., Any], args: Any, kwargs: Any, trace: Tang
     """
     tape = tape_of(trace, current())
     leaves, structure = flatten((args, kwargs))
-    pairs = [split(trace, leaf.frozen() if type(leaf) is TracedArray else leaf) for leaf in leaves]
+    pairs = [split(trace, frozen_leaf(leaf)) for leaf in leaves]
     rule = _LinearCheckpoint(f, trace, tape, [value for value, _ in pairs], structure)
     values, structure, statics = rule.run()
     nodes = [node_of(tape, t) for t in [*[t for _, t in pairs], *statics]]

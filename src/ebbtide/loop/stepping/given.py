@@ -15,7 +15,7 @@ import numpy as np
 
 from ebbtide.arrays.array_type import ArrayType, type_of
 from ebbtide.arrays.constants import PYTHON_NUMBERS
-from ebbtide.arrays.containers import flatten, unflatten
+from ebbtide.arrays.containers import flatten, frozen_leaf, unflatten
 from ebbtide.arrays.context import current, entered
 from ebbtide.arrays.functions import line_of_function
 from ebbtide.arrays.location import user_line
@@ -95,7 +95,7 @@ class Given:
             found = self._known[key_of(operand)]
         except KeyError:
             raise TraceError(self._problem.format(line=user_line())) from None
-        return found.frozen() if type(found) is TracedArray else found
+        return frozen_leaf(found)
 
     def process(self, primitive: Primitive, operands: tuple[Any, ...], params: Any) -> Any:
         """Do an operation on values."""

@@ -15,6 +15,7 @@ from typing import Any, final
 import numpy as np
 
 from ebbtide.arrays.array_type import ArrayType
+from ebbtide.arrays.containers import frozen_leaf
 from ebbtide.arrays.location import user_line
 from ebbtide.arrays.spaces import advice
 from ebbtide.arrays.traced import TracedArray
@@ -255,7 +256,7 @@ def _lower(leaf: Any) -> tuple[list[np.ndarray], Any]:
         values, value_form = _lower(leaf._value)
         return values, ("constant", leaf._trace, value_form)
     # Frozen: the step may write into the array that it is given.
-    return [], ("kept", leaf.frozen() if type(leaf) is TracedArray else leaf)
+    return [], ("kept", frozen_leaf(leaf))
 
 
 def _raise(form: Any, arrays: Any) -> Any:
