@@ -11,7 +11,7 @@ from ebbtide.arrays.array_type import type_of
 from ebbtide.arrays.views import bottom
 from ebbtide.rules.answers import answer
 from ebbtide.rules.matrices import real_of
-from ebbtide.rules.reductions import axes_of, number, root
+from ebbtide.rules.reductions import axes_of, number, reduced, root
 
 
 def norm(x: Any, ord: Any = None, axis: Any = None, keepdims: bool = False) -> Any:  # noqa: A002 - NumPy's name
@@ -28,7 +28,7 @@ def norm(x: Any, ord: Any = None, axis: Any = None, keepdims: bool = False) -> A
         raise ValueError("Duplicate axes given.")
     result = _of_matrices(x, ord, axes)
     if keepdims:
-        return np.reshape(result, [1 if k in axes else n for k, n in enumerate(x.shape)])
+        return np.reshape(result, reduced(type_of(x), axes, True).shape)
     return result
 
 
@@ -113,7 +113,7 @@ def vector_norm(x: Any, /, *, axis: Any = None, keepdims: bool = False, ord: Any
         result = norm(np.reshape(flat, (prod(flat.shape[: len(axes)]), *flat.shape[len(axes) :])), ord, 0)
     else:
         result = norm(np.ravel(x), ord, 0) if axis is None else norm(x, ord, axis)
-    return np.reshape(result, [1 if k in axes else n for k, n in enumerate(x.shape)]) if keepdims else result
+    return np.reshape(result, reduced(type_of(x), axes, True).shape) if keepdims else result
 
 
 answer(np.linalg.vector_norm, vector_norm)

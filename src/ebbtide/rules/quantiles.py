@@ -26,7 +26,7 @@ from ebbtide.arrays.traced import TracedArray
 from ebbtide.arrays.views import lying
 from ebbtide.rules.answers import answer
 from ebbtide.rules.gathers import added_along
-from ebbtide.rules.reductions import axes_of, dropped, number, placed, real_dtype
+from ebbtide.rules.reductions import axes_of, dropped, number, placed, real_dtype, reduced
 
 # How far the place among n sorted elements goes while q goes from 0 to 1, less n: for the methods that interpolate.
 SLOPES: Mapping[str, float] = MappingProxyType({
@@ -176,7 +176,7 @@ def _median(function: Callable[..., Any], skip: bool) -> Callable[..., Any]:
         if not a.size:
             return function(np.zeros(a.shape, a.dtype), axis=axes, keepdims=bool(keepdims))
         found = _found(primitive, _rows(a, axes), half, half, "linear", skip, {})
-        found = np.reshape(found, tuple([1 if k in axes else n for k, n in enumerate(a.shape)]))
+        found = np.reshape(found, reduced(type_of(a), axes, True).shape)
         return placed(dropped(found, a, axes, keepdims), out, function.__name__)
 
     return handler
@@ -245,10 +245,7 @@ def _quantile(function: Callable[..., Any], skip: bool, whole: int) -> Callable[
         else:
             weights = as_operand(weights)
             found = _at(_rows(a, axes), choice(a, q, weights, axes))
-        rest = tuple([1 if k in axes else n for k, n in enumerate(a.shape)])
-        rest = rest if keepdims and keepdims is not np._NoValue else tuple([
-            n for k, n in enumerate(a.shape) if k not in axes
-        ])
+        rest = reduced(type_of(a), axes, keepdims is not np._NoValue and bool(keepdims)).shape
         found = np.reshape(np.transpose(found), (*np.shape(q), *rest))
         return placed(number(lying(found)), out, function.__name__)
 
