@@ -13,6 +13,7 @@ from ebbtide.arrays.containers import as_operand
 from ebbtide.arrays.traced import TracedArray
 from ebbtide.arrays.views import lying
 from ebbtide.rules.answers import answer, refusal
+from ebbtide.rules.indexing import brought_in
 from ebbtide.rules.reductions import axes_of, axis_of, number, placed
 
 
@@ -57,7 +58,7 @@ def choose(a: Any, choices: Any, out: Any = None, mode: str = "raise") -> Any:
         if np.any(np.logical_or(numbers < 0, numbers >= count)):
             raise ValueError("invalid entry in choice array")
     else:
-        numbers = np.mod(numbers, count) if mode == "wrap" else np.clip(numbers, 0, count - 1)
+        numbers = brought_in(numbers, count, mode)
     shape = np.broadcast_shapes(numbers.shape, *[np.shape(option) for option in options])
     made: Any = options[-1] if count > 1 else np.where(np.equal(numbers, 0), options[0], options[0])
     for k in range(count - 2, -1, -1):

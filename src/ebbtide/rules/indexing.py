@@ -310,11 +310,20 @@ register((operator.setitem,), setitem)
 register((normal_index,), normalized)
 
 
+def brought_in(indices: Any, size: int, mode: str) -> Any:
+    """Return indices of so many elements within their bounds, as the mode "wrap" or "clip" of NumPy has them."""
+    return np.mod(indices, size) if mode == "wrap" else np.clip(indices, 0, size - 1)
+
+
+def grids_of(shape: tuple[int, ...]) -> list[Any]:
+    """Return indices that are those of all elements of an array, one array of them for each axis."""
+    return [np.arange(n).reshape((-1,) + (1,) * (len(shape) - k - 1)) for k, n in enumerate(shape)]
+
+
 def take(a: Any, indices: Any, axis: int | None = None, out: Any = None, mode: Any = "raise") -> Any:
     """Return elements along an axis."""
     if mode != "raise":
-        size = a.size if axis is None else a.shape[axis]
-        indices = np.mod(indices, size) if mode == "wrap" else np.clip(indices, 0, size - 1)
+        indices = brought_in(indices, a.size if axis is None else a.shape[axis], mode)
     if type(indices) is not TracedArray:
         indices = np.asarray(indices)
     if axis is None:
@@ -331,7 +340,7 @@ def _take_along_axis(arr: Any, indices: Any, axis: int | None = -1) -> Any:
     if axis is None:
         arr, indices, axis = np.reshape(arr, -1), np.ravel(indices), 0
     where = axis_of(axis, arr.ndim)
-    grids = [np.arange(n).reshape((-1,) + (1,) * (arr.ndim - k - 1)) for k, n in enumerate(arr.shape)]
+    grids = grids_of(arr.shape)
     grids[where] = as_operand(indices)
     index: Any = tuple(grids)
     return arr[index] if type(arr) is TracedArray else read_places(np.asarray(arr), normalized(index))

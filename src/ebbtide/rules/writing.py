@@ -19,7 +19,7 @@ from ebbtide.arrays.registry import HANDLERS, register
 from ebbtide.arrays.traced import TracedArray
 from ebbtide.arrays.views import normal_index, replace
 from ebbtide.rules.answers import answer, refusal
-from ebbtide.rules.indexing import add_into, repeated
+from ebbtide.rules.indexing import add_into, brought_in, grids_of, repeated
 from ebbtide.rules.originals import is_traced
 
 
@@ -34,7 +34,7 @@ def _put(a: Any, ind: Any, v: Any, mode: str = "raise") -> None:
     places = np.asarray(ind).ravel()
     size = _target(a, "put").size
     if mode != "raise":
-        places = np.mod(places, size) if mode == "wrap" else np.clip(places, 0, size - 1)
+        places = brought_in(places, size, mode)
     if places.size:
         a.flat[places] = repeated(v, places.size)
 
@@ -60,7 +60,7 @@ def _put_along_axis(arr: Any, indices: Any, values: Any, axis: int | None) -> No
     if axis is None:
         _target(arr, "put_along_axis").flat[indices] = values
         return
-    grids: list[Any] = [np.arange(n).reshape((-1,) + (1,) * (arr.ndim - k - 1)) for k, n in enumerate(arr.shape)]
+    grids = grids_of(arr.shape)
     grids[axis_of] = indices
     arr[tuple(grids)] = values
 
