@@ -16,7 +16,7 @@ import numpy as np
 
 from ebbtide.machine import MOST_LINKS, MOST_OPERANDS, MOST_VALUES
 from ebbtide.program.equation import Equation, Variable, stand_in
-from ebbtide.program.layout import Layout, ufunc_of
+from ebbtide.program.layout import Layout, is_power_of_number, ufunc_of
 from ebbtide.program.lifetimes import users_of
 from ebbtide.program.program import Program
 
@@ -108,7 +108,7 @@ def _runs(program: Program, layout: Layout) -> Iterator[list[int]]:
 def loop_of(equation: Equation, *, casts: bool = False) -> tuple[np.ufunc, str] | None:
     """Return the ufunc of an equation and the types of the loop that NumPy takes; None if it casts, unless it may."""
     ufunc = ufunc_of(equation)
-    if ufunc is None or (equation.name == "power" and type(equation.arguments[1]) in (int, float)):
+    if ufunc is None or is_power_of_number(equation):
         return None
     if ufunc.nin > _MOST_OPERANDS or _is_power_of_scalars(equation):
         return None
@@ -127,7 +127,7 @@ def loop_of(equation: Equation, *, casts: bool = False) -> tuple[np.ufunc, str] 
 def ufunc_loop_of(equation: Equation) -> tuple[np.ufunc, str, tuple[Any, ...]] | None:
     """Return the ufunc of an equation, the types of its loop, and its operands; None if NumPy has ways of its own."""
     arguments = equation.arguments
-    if equation.name == "power" and len(arguments) == 2 and type(arguments[1]) in (int, float):
+    if is_power_of_number(equation):
         letter, ufunc = equation.output.type.dtype.char, _ufunc_instead(equation)
         alike = type(arguments[0]) is Variable and arguments[0].type.dtype.char == letter in "fdFD"
         return (ufunc, f"{letter}->{letter}", arguments[:1]) if alike and ufunc is not None else None

@@ -16,7 +16,7 @@ from typing import Any, final
 import numpy as np
 
 from ebbtide.program.equation import Equation
-from ebbtide.program.layout import Layout, ufunc_of
+from ebbtide.program.layout import Layout, is_power_of_number, ufunc_of
 
 # Bytes of a result up to which an operation is short: it takes about as long as NumPy's reading of a number.
 _SHORT = 4096
@@ -44,7 +44,7 @@ def kernel_of(equation: Equation) -> Kernel | None:
     ufunc = ufunc_of(equation)
     if ufunc is not None:
         name = ufunc_text(ufunc)
-        if name is None or (equation.name == "power" and type(equation.arguments[1]) in (int, float)):
+        if name is None or is_power_of_number(equation):
             # An array to the power of a number has ways of its own in NumPy.
             return None
         over = tuple(range(len(equation.arguments)))

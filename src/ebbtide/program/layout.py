@@ -140,6 +140,11 @@ def ufunc_of(equation: Equation) -> np.ufunc | None:
     return found if found.nin == len(equation.arguments) and found.nout == 1 else None
 
 
+def is_power_of_number(equation: Equation) -> bool:
+    """Return whether an equation raises to a power that is a number: NumPy has ways of its own for some of these."""
+    return equation.name == "power" and len(equation.arguments) == 2 and type(equation.arguments[1]) in (int, float)
+
+
 def _strides_of_result(equation: Equation, layout: Layout) -> tuple[int, ...]:
     """Return the strides of a new array, whose axes are in the order in which NumPy puts them."""
     kind = equation.output.type
