@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from math import prod
 
 import numpy as np
@@ -16,7 +15,7 @@ from ebbtide.program.equation import Equation, Variable, stand_in
 from ebbtide.program.layout import Layout, ufunc_of
 from ebbtide.program.lifetimes import outputs_of, users_of
 from ebbtide.program.orders import order_of
-from ebbtide.program.program import Program
+from ebbtide.program.program import Program, with_instead
 from ebbtide.program.windows import MOVES, VIEWS, Link, summed_axes
 
 # Smaller arrays stay in the cache of a processor between two equations.
@@ -44,11 +43,7 @@ def box_equations(program: Program, layout: Layout, donated: Iterable[Variable] 
         if one is not None:
             instead.update(dict.fromkeys(members, None))
             instead[members[-1]] = one
-    if not instead:
-        return program
-    equations = [instead.get(place, equation) for place, equation in enumerate(program.equations)]
-    left = tuple([equation for equation in equations if equation is not None])
-    return replace(program, equations=left, history=(*program.history, "box_equations"))
+    return with_instead(program, instead, "box_equations") if instead else program
 
 
 def _clusters(program: Program, layout: Layout, donated: frozenset[Variable]) -> list[list[int]]:

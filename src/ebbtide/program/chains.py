@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, final
 
 import numpy as np
@@ -18,7 +18,7 @@ from ebbtide.machine import MOST_LINKS, MOST_OPERANDS, MOST_VALUES
 from ebbtide.program.equation import Equation, Variable, stand_in
 from ebbtide.program.layout import Layout, is_power_of_number, ufunc_of
 from ebbtide.program.lifetimes import users_of
-from ebbtide.program.program import Program
+from ebbtide.program.program import Program, with_instead
 
 # Of one operation of a chain.
 _MOST_OPERANDS = 3
@@ -82,9 +82,7 @@ def chain_equations(program: Program, layout: Layout) -> Program:
         for members in _clusters(program, run, users, outputs):
             made.update(dict.fromkeys(members, None))
             made[members[-1]] = _chain_of(program, members, users)
-    equations = [made.get(place, equation) for place, equation in enumerate(program.equations)]
-    left = tuple([equation for equation in equations if equation is not None])
-    return replace(program, equations=left, history=(*program.history, "chain_equations")) if made else program
+    return with_instead(program, made, "chain_equations") if made else program
 
 
 def _runs(program: Program, layout: Layout) -> Iterator[list[int]]:

@@ -7,8 +7,8 @@ which they run. Passes take a program and return another one.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any, final
 
 from ebbtide.program.equation import Equation, Variable
@@ -56,3 +56,10 @@ class Program:
                 "program that ebbtide.trace returns, or jit(f).program(*args)."
             )
         return self.plan(self)
+
+
+def with_instead(program: Program, instead: Mapping[int, Equation | None], note: str) -> Program:
+    """Return a program with others in the place of some equations, by their numbers, and without those of None."""
+    equations = [instead.get(place, equation) for place, equation in enumerate(program.equations)]
+    left = tuple([equation for equation in equations if equation is not None])
+    return replace(program, equations=left, history=(*program.history, note))
