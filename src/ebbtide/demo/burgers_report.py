@@ -178,19 +178,26 @@ def _print_sizes(case: Case) -> None:
     print(f"                                   {format_bytes(case.budget.disk):>12} of disk")
 
 
+def _watched(case: Case) -> Callable[..., Any]:
+    """Return the misfit of initial velocity and viscosity, with a bar for its steps."""
+
+    def watched(initial: Any, nu: Any) -> Any:
+        return case.misfit(initial, nu, progress=case.problem.decomposition.speaks)
+
+    return watched
+
+
 def _gradient(case: Case, plot: Path) -> tuple[tuple[float, Any, float], list[tuple[bool, str]]]:
     """Take the gradient under the budget, print it beside its plan, and write the picture."""
     viscosity = case.problem.viscosity
     _show_first_bar()
     alone, value, forward_time = _function_alone(case)
 
-    def watched(initial: Any, nu: Any) -> Any:
-        return case.misfit(initial, nu, progress=case.problem.decomposition.speaks)
-
     print("\nGradient with respect to initial velocity and viscosity", flush=True)
     start = time.perf_counter()
     with ebbtide.profile(on_plan=_plan_printer()) as profile:
-        found, slopes = ebbtide.value_and_grad(watched, argnums=(0, 1), budget=case.budget)(case.initial, viscosity)
+        both = ebbtide.value_and_grad(_watched(case), argnums=(0, 1), budget=case.budget)
+        found, slopes = both(case.initial, viscosity)
     elapsed = time.perf_counter() - start
     print("\nPrediction and measurement")
     verdicts = _print_measured(profile, alone, case)
@@ -302,11 +309,7 @@ def _not_orthogonal(moved: Any, slope: Any, problem: burgers.Problem, sign: floa
 
 def _curvature(case: Case, moved: Any, moved_nu: float) -> float | None:
     """Return m . H m of the misfit's Hessian H, or None (and say so) if the budget is too small for it."""
-
-    def watched(initial: Any, nu: Any) -> Any:
-        return case.misfit(initial, nu, progress=case.problem.decomposition.speaks)
-
-    gradient: Callable[..., Any] = ebbtide.grad(watched, argnums=(0, 1), budget=case.budget)
+    gradient: Callable[..., Any] = ebbtide.grad(_watched(case), argnums=(0, 1), budget=case.budget)
     point = (case.initial, case.problem.viscosity)
     try:
         _, (bent, bent_nu) = ebbtide.jvp(gradient, point, (moved, moved_nu))
