@@ -127,8 +127,7 @@ class Pipeline:
             return False
         self._collect()
         if self._waits is None:
-            jobs = sum(job.charge for job in self._writes) + sum(job.charge for job in self._reads.values())
-            return jobs + charge > self.capacity
+            return self._in_work() + charge > self.capacity
         return not self._waits
 
     def _has_tried(self, record: EntryRecord, arrays: Sequence[NDArray[Any]]) -> bool:
@@ -176,11 +175,13 @@ class Pipeline:
         self._make_room(charge)
         return np.empty(nbytes, np.uint8)
 
-    def _held(self) -> int:
+    def _in_work(self) -> int:
         """Counted each time: a counter could be wrong after an interrupt."""
-        jobs = sum(job.charge for job in self._writes) + sum(job.charge for job in self._reads.values())
+        return sum(job.charge for job in self._writes) + sum(job.charge for job in self._reads.values())
+
+    def _held(self) -> int:
         written = sum(job.staged.nbytes for job in self._written.values() if job.staged is not None)
-        return jobs + written + sum(spare.nbytes for spare in self._spare)
+        return self._in_work() + written + sum(spare.nbytes for spare in self._spare)
 
     def _make_room(self, charge: int) -> None:
         """Give up spare buffers and what was written, wait for writes, give up what was read, until there is room."""
