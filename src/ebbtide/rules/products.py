@@ -22,6 +22,7 @@ from ebbtide.arrays.traced import TracedArray
 from ebbtide.machine import add_gemm
 from ebbtide.machine.blas import LETTERS
 from ebbtide.rules.answers import answer
+from ebbtide.rules.matrices import transposed
 from ebbtide.rules.reductions import axes_of, placed
 
 _DTYPES = frozenset(map(np.dtype, "fdFD"))
@@ -77,10 +78,6 @@ def _materialized(a: Any) -> Any:
     return a if a.flags.forc and a.flags.aligned else np.array(a, order="C")
 
 
-def _swap(a: Any) -> Any:
-    return np.swapaxes(a, -1, -2)
-
-
 # matmul: vectors are matrices with one row or column; leading axes broadcast.
 
 
@@ -106,10 +103,10 @@ def _rows(a: Any) -> Any:
 def _matmul_left(g: Any, y: Any, kind: ArrayType) -> Any:
     if y.ndim == 2:
         # One product for a whole stack, in place of one for each matrix.
-        return np.reshape(product(_rows(g), _swap(y)), kind.shape)
+        return np.reshape(product(_rows(g), transposed(y)), kind.shape)
     g = _as_matrices(g, len(kind.shape), y.ndim)
     y = np.expand_dims(y, -1) if y.ndim == 1 else y
-    full = product(g, _swap(y))
+    full = product(g, transposed(y))
     if len(kind.shape) == 1:
         full = np.reshape(full, (*full.shape[:-2], full.shape[-1]))
     return unbroadcast(full, kind)
@@ -118,10 +115,10 @@ def _matmul_left(g: Any, y: Any, kind: ArrayType) -> Any:
 def _matmul_right(g: Any, x: Any, kind: ArrayType) -> Any:
     if len(kind.shape) == 2:
         # Also no product for each matrix of a stack is held until they are summed.
-        return product(_swap(_rows(x)), _rows(g))
+        return product(transposed(_rows(x)), _rows(g))
     g = _as_matrices(g, x.ndim, len(kind.shape))
     x = np.expand_dims(x, -2) if x.ndim == 1 else x
-    full = product(_swap(x), g)
+    full = product(transposed(x), g)
     if len(kind.shape) == 1:
         full = np.reshape(full, full.shape[:-1])
     return unbroadcast(full, kind)
