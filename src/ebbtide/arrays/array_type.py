@@ -81,6 +81,11 @@ class ArrayType:
         return hash((self.shape, self.dtype))
 
 
+def with_shape(value: Any) -> Any:
+    """Return what NumPy makes an array of if it has no shape, as a list or a Python number; else the value itself."""
+    return value if hasattr(value, "shape") else np.asarray(value)
+
+
 def type_of(value: Any) -> ArrayType:
     """Return the type of an array, of a NumPy or Python scalar, or of an abstract value."""
     if isinstance(value, ArrayType):

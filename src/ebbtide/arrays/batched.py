@@ -13,7 +13,7 @@ from typing import Any, final
 
 import numpy as np
 
-from ebbtide.arrays.array_type import ArrayType
+from ebbtide.arrays.array_type import ArrayType, with_shape
 from ebbtide.arrays.context import above, beneath, current
 from ebbtide.arrays.location import user_line
 from ebbtide.arrays.primitive import Primitive, made_outside, plain
@@ -78,7 +78,7 @@ class BatchTrace:
         mapped = tuple([is_mapped for _, is_mapped in pairs])
         if not any(mapped):
             out = made_outside(primitive.bind(values, params), self.level)
-            return TracedArray(self, None, out if hasattr(out, "shape") else np.asarray(out))
+            return TracedArray(self, None, with_shape(out))
         writes = bool(params) and "in_place" in params
         if writes:
             params = {**params, "in_place": params["in_place"] and is_private(operands[0])}
@@ -183,7 +183,7 @@ def by_members(
     rows = []
     for k in range(size):
         row = function(tuple([x[k] if m else x for x, m in zip(values, mapped, strict=True)]), params)
-        rows.append(row if hasattr(row, "shape") else np.asarray(row))
+        rows.append(with_shape(row))
     if not rows:
         if kind is None:
             raise TraceError(

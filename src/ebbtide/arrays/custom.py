@@ -9,7 +9,7 @@ from typing import Any, final
 
 import numpy as np
 
-from ebbtide.arrays.array_type import ArrayType, read_only, type_of
+from ebbtide.arrays.array_type import ArrayType, read_only, type_of, with_shape
 from ebbtide.arrays.context import current_or_none, outside
 from ebbtide.arrays.functions import check_function
 from ebbtide.arrays.location import user_line
@@ -218,7 +218,7 @@ def _of_members(batch: Callable[..., Any], name: str) -> Callable[..., Any]:
 
     def of_members(values: Any, mapped: Any, params: Any, size: int) -> Any:
         result = batch(mapped, *values)
-        array = result if hasattr(result, "shape") else np.asarray(result)
+        array = with_shape(result)
         if not array.shape or array.shape[0] != size:
             raise TraceError(
                 f"The batch rule of {name} returned an array of shape {tuple(array.shape)} for {size} members. It "

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ebbtide.arrays.array_type import ArrayType, type_of
+from ebbtide.arrays.array_type import ArrayType, type_of, with_shape
 from ebbtide.arrays.containers import flatten, unflatten
 from ebbtide.mpi.collectives import (
     Broadcast,
@@ -34,10 +34,6 @@ from ebbtide.mpi.types import (
 )
 
 
-def _with_shape(array: Any) -> Any:
-    return array if hasattr(array, "shape") else np.asarray(array)
-
-
 def allreduce(array: Any, comm: Any, op: str = "sum") -> Any:
     """
     Return the sum, the least or the largest of the arrays of all ranks, elementwise, on each of them.
@@ -53,7 +49,7 @@ def allreduce(array: Any, comm: Any, op: str = "sum") -> Any:
     Memory:
         The result. A tape saves nothing for a sum; for an extreme the array and the result.
     """
-    array = _with_shape(array)
+    array = with_shape(array)
     kind = type_of(array)
     if op == "sum":
         return exchange(Sum(comm, kind, kind), array)
@@ -74,7 +70,7 @@ def total(array: Any, comm: Any) -> Any:
     Memory:
         The result.
     """
-    array = _with_shape(array)
+    array = with_shape(array)
     kind = type_of(array)
     return exchange(Total(comm, kind, kind), array)
 
@@ -111,7 +107,7 @@ def reduce(array: Any, comm: Any, root: int = 0, op: str = "sum") -> Any:
     Memory:
         As `allreduce`.
     """
-    array = _with_shape(array)
+    array = with_shape(array)
     kind = type_of(array)
     summed = op == "sum"
     result = exchange(Reduction(comm, kind, kind, root), array) if summed else extreme(array, comm, op)
@@ -130,7 +126,7 @@ def bcast(array: Any, comm: Any, root: int = 0) -> Any:
     Memory:
         The result.
     """
-    array = _with_shape(np.zeros(0) if array is None else array)
+    array = with_shape(np.zeros(0) if array is None else array)
     taken = type_of(array)
     given = type_for_all(comm, taken, root)
     return exchange(Broadcast(comm, taken, given, root), array)
@@ -191,7 +187,7 @@ def scatter(array: Any, comm: Any, root: int = 0, counts: Sequence[int] | None =
     Memory:
         The result.
     """
-    array = _with_shape(np.zeros(0) if array is None else array)
+    array = with_shape(np.zeros(0) if array is None else array)
     taken = type_of(array)
     whole = type_for_all(comm, taken, root)
     rows = whole.shape[0]
@@ -248,7 +244,7 @@ def send(array: Any, comm: Any, dest: int, tag: int = 0) -> None:
     Memory:
         Nothing; a tape holds one node of it until the sweep has passed.
     """
-    array = _with_shape(array)
+    array = with_shape(array)
     taken = type_of(array)
     send_type(comm, taken, dest, tag)
     exchange(Sending(comm, taken, ArrayType((0,), taken.dtype), dest, tag), array)
@@ -284,7 +280,7 @@ def sendrecv(array: Any, comm: Any, dest: int, source: int, tag: int = 0) -> Any
     Memory:
         The result.
     """
-    array = _with_shape(array)
+    array = with_shape(array)
     taken = type_of(array)
     given = pass_type(comm, taken, dest, source, tag)
     return exchange(Passing(comm, taken, given, dest, source, tag), array)
@@ -292,7 +288,7 @@ def sendrecv(array: Any, comm: Any, dest: int, source: int, tag: int = 0) -> Any
 
 def _rows(array: Any) -> Any:
     """Return an array with a first axis."""
-    array = _with_shape(array)
+    array = with_shape(array)
     return array if array.shape else np.reshape(array, (1,))
 
 

@@ -7,13 +7,9 @@ from typing import Any
 import numpy as np
 from scipy import integrate
 
-from ebbtide.arrays.array_type import type_of
+from ebbtide.arrays.array_type import type_of, with_shape
 from ebbtide.rules.answers import refusal
 from ebbtide.rules.originals import stands_for
-
-
-def _array(x: Any) -> Any:
-    return x if hasattr(x, "shape") else np.asarray(x)
 
 
 def _trapezoids(y: Any, x: Any, dx: Any, axis: int) -> Any:
@@ -47,7 +43,7 @@ def trapezoid(y: Any, x: Any = None, dx: Any = 1.0, axis: int = -1) -> Any:
     Memory:
         A record saves the widths if *y* has a derivative, and the sums of neighbors if *x* has one.
     """
-    y, x = _array(y), None if x is None else _array(x)
+    y, x = with_shape(y), None if x is None else with_shape(x)
     total = np.sum(_trapezoids(y, x, dx, axis), axis=axis)
     kept = np.result_type(type_of(y).dtype, np.float16)
     if type_of(total).dtype != kept:
@@ -79,7 +75,7 @@ def cumulative_trapezoid(y: Any, x: Any = None, dx: Any = 1.0, axis: int = -1, i
     Memory:
         As `trapezoid`.
     """
-    y, x = _array(y), None if x is None else _array(x)
+    y, x = with_shape(y), None if x is None else with_shape(x)
     sums = np.cumsum(_trapezoids(y, x, dx, axis), axis=axis)
     if initial is None:
         return sums
@@ -148,7 +144,7 @@ def simpson(y: Any, x: Any = None, *, dx: Any = 1.0, axis: int = -1) -> Any:
     Memory:
         A record saves the widths, with their quotients, if *y* has a derivative, and the values if *x* has one.
     """
-    y, x = _array(y), None if x is None else _array(x)
+    y, x = with_shape(y), None if x is None else with_shape(x)
     axis, count = axis % y.ndim, y.shape[axis]
     if x is not None:
         if x.ndim not in (1, y.ndim) or x.shape[0 if x.ndim == 1 else axis] != count:

@@ -14,7 +14,7 @@ import numpy as np
 from scipy import signal
 from scipy.fft import next_fast_len
 
-from ebbtide.arrays.array_type import ArrayType
+from ebbtide.arrays.array_type import ArrayType, with_shape
 from ebbtide.arrays.batched import by_members, full
 from ebbtide.arrays.primitive import FRESH, Primitive, Pull, promoted, unbroadcast
 from ebbtide.rules.answers import refusal
@@ -189,7 +189,7 @@ _oaconvolve = _by_axes(signal.oaconvolve, _by_blocks)
 
 def _signals(in1: Any, in2: Any) -> tuple[Any, Any]:
     """Return two signals as arrays; SciPy's messages say what is wrong with their shapes."""
-    return tuple([x if hasattr(x, "shape") else np.asarray(x) for x in (in1, in2)])  # pyright: ignore[reportReturnType]
+    return with_shape(in1), with_shape(in2)
 
 
 def _product(x: Any, y: Any, function: Any) -> Any:

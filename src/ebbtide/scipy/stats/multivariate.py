@@ -7,7 +7,7 @@ from typing import Any, final
 import numpy as np
 from scipy import special, stats
 
-from ebbtide.arrays.array_type import ArrayType, type_of
+from ebbtide.arrays.array_type import ArrayType, type_of, with_shape
 from ebbtide.arrays.batched import by_members
 from ebbtide.arrays.primitive import FRESH, Primitive, Pull, matched
 from ebbtide.rules.answers import refusal
@@ -246,7 +246,7 @@ class Dirichlet:
         Memory:
             A record saves the points and the concentrations.
         """
-        x, alpha = (v if hasattr(v, "shape") else np.asarray(v) for v in (x, alpha))
+        x, alpha = map(with_shape, (x, alpha))
         return np.squeeze(_log_dirichlet.bind((x, alpha)))
 
     @staticmethod
