@@ -232,7 +232,8 @@ def test_gradients_are_the_callers(schedule):
     c, x = np.ones(5), np.ones((STEPS, 5))
 
     def f(u, c, rows, x):
-        return timeloop(lambda s, r: s + c + r[0] + r[1], u, STEPS, inputs=[(rows, x[k]) for k in range(STEPS)])
+        inputs = [(rows, x[k]) for k in range(STEPS)]
+        return timeloop(lambda s, r: s + c + r[0] + r[1], u, STEPS, inputs=inputs, schedule=schedule)
 
     value, pullback = vjp(f, U0, c, c, x, retain=True)
     seed = np.arange(5.0)

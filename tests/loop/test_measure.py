@@ -87,7 +87,7 @@ def test_pages_that_measured_steps_are_given_are_not_counted(monkeypatch):
 def test_page_faults_are_counted():
     """Pages that are touched for the first time, as those that are taken to time a fault, count."""
     before = warm.count_faults()
-    assert warm.time_fault() >= 0
+    warm.time_fault()
     assert warm.count_faults() > before
 
 
