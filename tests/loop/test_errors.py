@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from fractions import Fraction
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -184,11 +185,28 @@ def test_step_that_is_no_function_of_state_and_input(call):
 
 
 @pytest.mark.parametrize("call", [run, timeloop, lambda *a, **k: jvp(lambda u: timeloop(*a, **k), (U0,), (U0,))])
+def test_step_that_runs_nothing_when_it_is_called(call):
+    """A `yield` or an `async` in a step is told as such: the state was "a generator", to be registered as a vector."""
+
+    def yields(u, i):
+        yield u * 0.9
+
+    async def waits(u, i):
+        return u * 0.9
+
+    for wrong in (yields, waits, partial(yields)):
+        with pytest.raises(TypeError, match="`yield` in it, or is an `async def`") as raised:
+            call(wrong, U0, STEPS)
+        assert line_of(getattr(wrong, "func", wrong)) in str(raised.value)
+
+
+@pytest.mark.parametrize("call", [run, timeloop, lambda *a, **k: jvp(lambda u: timeloop(*a, **k), (U0,), (U0,))])
 @pytest.mark.parametrize(
     ("answer", "text"),
     [(lambda u: None, "returned None, .*`return`"), (lambda u: u > 5.0, r"of shape \(5,\), .*np.any"),
      (lambda u: np.zeros(0), r"of shape \(0,\)"), (lambda u: "no", "an object of type str"),
-     (lambda u: [u[0] > 5.0], "an object of type list")],
+     (lambda u: [u[0] > 5.0], "an object of type list"), (lambda u: np.str_("no"), "an object of type str_"),
+     (lambda u: np.datetime64("2026-11-30"), "an object of type datetime64")],
 )  # fmt: skip
 def test_condition_without_an_answer(answer, text, call):
     """A condition says with one value whether the loop ends: nothing, or one for each element, is an error."""
@@ -475,6 +493,21 @@ def test_inputs_that_change_between_forward_and_reverse(schedule):
         assert schedule != StoreAll()
     else:
         assert found.tobytes() == right.tobytes()
+
+
+@pytest.mark.parametrize("verify", [False, True])
+@pytest.mark.parametrize("schedule", SCHEDULES, ids=str)
+def test_a_list_of_inputs_that_becomes_shorter(schedule, verify):
+    """A step that runs again and finds no input says which list is shorter; it was an IndexError."""
+    rows = [np.full(5, 0.5 + k) for k in range(STEPS)]
+    options = {"inputs": rows, "schedule": schedule, "verify": verify}
+    _, pullback = vjp(lambda u: timeloop(lambda u, x: u * x, u, STEPS, **options), U0)
+    rows.clear()
+    if schedule == StoreAll():
+        np.testing.assert_allclose(pullback(np.ones(5))[0], np.prod(np.arange(STEPS) + 0.5), rtol=1e-13)
+    else:
+        with pytest.raises(MutationError, match=r"become shorter: step \d runs again at .*test_errors\.py:\d+,"):
+            pullback(np.ones(5))
 
 
 @pytest.mark.parametrize("spoil", ["flip", "cut"])

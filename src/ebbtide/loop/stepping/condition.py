@@ -57,7 +57,7 @@ def _refuse_undecided(condition: Callable[[Any], Any], found: Any) -> None:
         what, advice = "None", "is there a `return` in it?"
     elif prod(shape) != 1:
         what, advice = f"an array of shape {shape}", "make one of all elements by np.all or np.any, or take a norm."
-    elif not hasattr(found, "shape") and not isinstance(found, (bool, int, float, complex)):
+    elif not _is_number(found):
         what, advice = f"an object of type {type(found).__name__}", "compare it with something."
     else:
         return
@@ -65,6 +65,11 @@ def _refuse_undecided(condition: Callable[[Any], Any], found: Any) -> None:
         f"until= at {line_of_function(condition)} returned {what}, and it says with one value, true or false, whether "
         f"the loop ends: {advice}"
     )
+
+
+def _is_number(found: Any) -> bool:
+    """Return whether an object is a number or a truth value, and no text or time of NumPy's, which count as true."""
+    return found.dtype.kind in "biufc" if hasattr(found, "dtype") else isinstance(found, (bool, int, float, complex))
 
 
 def _shown(leaf: Any) -> Any:

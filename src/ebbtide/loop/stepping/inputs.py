@@ -171,7 +171,15 @@ class Inputs:
             self.readings.swept(index, found)
 
     def _read(self, index: int) -> tuple[list[Any], Any, bool]:
-        x = self.given[index]
+        try:
+            x = self.given[index]
+        except IndexError as error:
+            if not isinstance(self.given, list):
+                raise
+            raise MutationError(
+                f"inputs= of a time loop is a list that has become shorter: step {index} runs again at {user_line()}, "
+                "and finds none. Leave it as it is until the gradient is there, or give a copy of it."
+            ) from error
         leaves, structure = flatten(x)
         region = self._region
         if region is not None:

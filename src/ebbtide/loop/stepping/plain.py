@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping, Sized
 from contextlib import suppress
 from itertools import islice
@@ -11,7 +12,7 @@ import numpy as np
 
 from ebbtide.arrays.containers import unflatten
 from ebbtide.arrays.context import current
-from ebbtide.arrays.functions import check_call, check_function
+from ebbtide.arrays.functions import check_call, check_function, line_of_function
 from ebbtide.arrays.location import user_line
 from ebbtide.arrays.traced import TracedArray
 from ebbtide.budget import check_budget, parse_directory
@@ -72,6 +73,11 @@ def check_functions(step: Any, until: Any) -> None:
         raise TypeError(
             f"timeloop at {user_line()} was given an object of type {kind} for its step. Its first argument is the "
             "function step(state, x) that returns the new state, its second one the initial state."
+        )
+    if inspect.isgeneratorfunction(step) or inspect.iscoroutinefunction(step):
+        raise TypeError(
+            f"The step at {line_of_function(step)} has a `yield` in it, or is an `async def`, so that to call it runs "
+            "nothing. A step is a plain function that returns the new state."
         )
     if until is not None:
         check_function(until, "until=", "until(state)")
