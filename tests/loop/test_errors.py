@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from ebbtide import (
+    Budget,
     DeterminismError,
     MutationError,
     ScheduleError,
@@ -450,6 +451,26 @@ def test_step_that_is_not_deterministic_under_store_all():
         return u * factors[-1]
 
     np.testing.assert_allclose(run(step, schedule=StoreAll()), np.full(5, np.prod(factors)), rtol=1e-13)
+
+
+@pytest.mark.parametrize("memory", ["9 MiB", "2 MiB"])
+@pytest.mark.parametrize("where", ["state", "output"])
+def test_step_that_is_not_deterministic_when_it_is_measured(where, memory):
+    """A first step that is run again to be timed is compared, too: a counter went on, with another loop."""
+    calls, u = [0], np.linspace(0.5, 1.1, 20_000)
+
+    def f(u):
+        def step(u, i):
+            calls[0] += 1
+            factor = 1 + 0.01 * calls[0]
+            changed = u + 0.1 * np.sin(factor * u)
+            return (changed, 0.0) if where == "state" else (u + 0.1 * np.sin(u), np.sum(changed))
+
+        final, out = timeloop(step, u, 60, outputs=True)
+        return np.sum(final) + np.sum(out)
+
+    with pytest.raises(DeterminismError, match=f"Step 0 gave another {'result' if where == 'state' else 'output'}"):
+        grad(f, budget=Budget(memory=memory, disk="200 MiB"))(u)
 
 
 @pytest.mark.parametrize("late", [False, True])

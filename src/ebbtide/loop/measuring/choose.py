@@ -42,6 +42,7 @@ from ebbtide.loop.stepping.given import in_region
 from ebbtide.loop.stepping.options import Options
 from ebbtide.loop.stepping.steps import Stepper
 from ebbtide.loop.stepping.warm import Timed
+from ebbtide.loop.values.state import bytes_of
 from ebbtide.schedules import Costs, Hierarchical, Mixed, StoreAll
 
 
@@ -145,7 +146,7 @@ def first_steps(
         waits = ledger.refusals if options.budget is None else None
         raise _refusal(error, measured, fitting, waits) from None
     first = measured.first
-    plan = whole.predict(plan, available, steps * first.output_nbytes, held)
+    plan = whole.predict(plan, available, steps * bytes_of(first.outputs), held)
     if within.inner:
         # A later plan, where there is less, has to try: loops in the steps ask for what they need.
         plan = replace(plan, sizes=replace(plan.sizes, run=own.run + plan.sizes.saved - own.saved))
@@ -206,7 +207,9 @@ def _measure_costs(measured: _Measured, allowed: Budget) -> Costs:
     stepper, plain = measured.stepper, measured.plain
     if measured.is_lifted:
         return measure_sweep(stepper, values, first, sizes, account, plain)
-    measured.first, costs = measure_steps(stepper, values, first, sizes, account, allowed, plain)
+    measured.first, costs = measure_steps(
+        stepper, values, first, sizes, account, allowed, plain, measured.options.verify
+    )  # fmt: skip
     return costs
 
 

@@ -18,7 +18,6 @@ from ebbtide.budget import Budget
 from ebbtide.ledger import Ledger
 from ebbtide.loop.stepping.steps import Stepper, TapedStep
 from ebbtide.loop.stepping.warm import Timed
-from ebbtide.loop.values.state import bytes_of
 from ebbtide.machine import Meter
 from ebbtide.profiling.peak import measured_peak
 from ebbtide.storage.system import count_processors
@@ -71,10 +70,10 @@ class First:
         return self.results[0]
 
     @property
-    def output_nbytes(self) -> int:
-        """Bytes of the leaves of its output."""
+    def outputs(self) -> list[Any]:
+        """The leaves of its output."""
         assert self.results is not None
-        return bytes_of(self.results[1])
+        return self.results[1]
 
     def take(self) -> tuple[TapedStep, list[Any], list[Any]]:
         """Return the step, the state after it and its output, and forget them."""

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from ebbtide.agree import agree
+from ebbtide.arrays.containers import paths_of
 from ebbtide.arrays.context import entered
 from ebbtide.arrays.primitive import Signature
 from ebbtide.arrays.traced import TracedArray
@@ -18,6 +19,7 @@ from ebbtide.loop.measuring.first import First, run_first
 from ebbtide.loop.planning.sizes import Sizes
 from ebbtide.loop.stepping.steps import Stepper, TapedStep
 from ebbtide.loop.stepping.swap import nodes_of
+from ebbtide.loop.stepping.verify import Verifier
 from ebbtide.loop.stepping.warm import Timed, time_fault
 from ebbtide.loop.values.state import owned
 from ebbtide.machine import Meter
@@ -46,7 +48,7 @@ def _is_plain(leaf: Any) -> bool:
 
 def measure_steps(
     stepper: Stepper, values: list[Any], first: First, sizes: Sizes, ledger: Ledger, allowed: Budget,
-    plain: Timed | None,
+    plain: Timed | None, verify: bool,
 ) -> tuple[First, Costs]:  # fmt: skip
     """
     Run the first step again twice, taped and plain, and sweep it: now that all is warm, it takes the time of any step.
@@ -62,9 +64,14 @@ def measure_steps(
         ledger: The account.
         allowed: The budget.
         plain: A plain step, if one has been timed.
+        verify: Whether to check that the taped step leads to the same result again: one that counts its calls would
+            make another run of the loop, and where no other step runs again nobody would see it.
 
     Returns:
         (the taped first step, costs without transfers).
+
+    Raises:
+        DeterminismError: It leads to another result.
 
     Memory:
         Where that fits, the sweep of a step and two states beside another taped step. Where it does not, or where
@@ -72,20 +79,23 @@ def measure_steps(
         a cold one.
     """
     assert first.record is not None
+    verifier = Verifier(paths_of(stepper.structure), stepper.outputs, verify)
+    verifier.before(1, first.after, again=False)
+    verifier.emitted(0, first.outputs)
     roomy = _is_roomy(first.record, 3, sizes, ledger)
     taped, runs, sweeps = first, [first.timed], list[Timed]()
     if roomy:
         sweeps.append(_time_sweep(stepper, first.record, _ones_like(values), sizes, ledger, retain=True))
     cotangent = _ones_like(values)
     if roomy:
-        taped = _run_again(stepper, values, sizes, ledger, allowed)
+        taped = _run_again(stepper, values, sizes, ledger, allowed, verifier)
     copies = [owned(leaf) for leaf in values] if roomy else []
     sweeps.append(_time_sweep(stepper, taped.record, cotangent, sizes, ledger, retain=False))
     taped.close()
     forward = time_plain(stepper, copies or [owned(leaf) for leaf in values], ledger) if plain is None else plain
     del copies
     if not roomy:
-        first = taped = _run_again(stepper, values, sizes, ledger, allowed)
+        first = taped = _run_again(stepper, values, sizes, ledger, allowed, verifier)
     runs.append(taped.timed)
     fault = time_fault()
     once, swept = [usual_time([one.warm(fault) for one in many]) for many in (runs, sweeps)]
@@ -131,10 +141,14 @@ def usual_time(times: list[float]) -> float:
     return min(times) if max(times) > _FAR * min(times) else sum(times) / len(times)
 
 
-def _run_again(stepper: Stepper, values: list[Any], sizes: Sizes, ledger: Ledger, allowed: Budget) -> First:
-    """Return the taped first step once more."""
+def _run_again(
+    stepper: Stepper, values: list[Any], sizes: Sizes, ledger: Ledger, allowed: Budget, verifier: Verifier
+) -> First:
+    """Return the taped first step once more, which leads to what it led to before."""
     again = run_first(stepper, values, ledger, allowed)
     assert again.record is not None
+    verifier.taped(0, again.after)
+    verifier.emitted(0, again.outputs)
     again.record.nbytes = sizes.saved + sizes.shared
     return again
 
