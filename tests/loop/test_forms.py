@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import scipy.sparse
 
-from ebbtide import MutationError, TraceError, grad, hvp, jit, jvp, linearize, timeloop, vjp
+from ebbtide import MutationError, TraceError, grad, hvp, jit, jvp, linearize, timeloop, vjp, vmap
 from ebbtide.schedules import Revolve, StoreAll
 
 X, V = np.array([0.3, 0.7, -0.2, 0.9]), np.array([1.0, -0.5, 0.25, 2.0])
@@ -167,3 +167,32 @@ def test_constants_of_the_other_byte_order_are_read_as_what_they_are(kind: str, 
 
     assert jit(f, executor=executor)(x) == pytest.approx(f(x), rel=1e-14)
     np.testing.assert_allclose(jit(grad(f), executor=executor)(x), grad(f)(x), rtol=1e-13)
+
+
+@pytest.mark.parametrize("kind", [">f8", ">f4", ">c16"])
+@pytest.mark.parametrize("later", ["native", "other"])
+def test_states_of_the_other_byte_order_are_those_of_the_machine(kind: str, later: str) -> None:
+    """A loop from a field of a file was refused, as steps return another dtype; its gradient has that."""
+    x, number = np.linspace(0.3, 0.9, 6).astype(kind), np.arange(3).astype(">i4")
+
+    def f(u: Any, **options: Any) -> Any:
+        def step(s: Any, i: int) -> Any:
+            u = s[0] + 0.1 * np.sin(s[0])
+            return (u if later == "native" else u.astype(kind)), s[1] + 1
+
+        u, n = timeloop(step, (u, number), 7, **options)
+        assert u.dtype.isnative
+        assert n.dtype == np.int32
+        return np.sum(np.real(u * np.conj(u))) + n[0]
+
+    found = grad(lambda u: f(u, schedule=Revolve(2)))(x)
+    same = grad(f)(x.astype(x.dtype.newbyteorder("=")))
+    assert found.dtype == np.dtype(kind)
+    assert f(x) == f(x.astype(x.dtype.newbyteorder("=")))
+    for call in (grad(f), jit(grad(f)), lambda u: vmap(grad(f))(np.stack([u, u]))[1]):
+        np.testing.assert_allclose(call(x), same, rtol=1e-6)
+    np.testing.assert_array_equal(found, same)
+    v = np.ones(6, x.dtype)
+    np.testing.assert_allclose(jvp(f, (x,), (v,))[1], np.sum(np.real(same)), rtol=1e-5)
+    np.testing.assert_allclose(linearize(f, x)[1](v), np.sum(np.real(same)), rtol=1e-5)
+    assert hvp(f)(x, v).dtype == x.dtype

@@ -40,7 +40,7 @@ from ebbtide.loop.stepping.progress import Watch
 from ebbtide.loop.stepping.steps import Stepper
 from ebbtide.loop.stepping.verify import Verifier
 from ebbtide.loop.traced import traced_loop
-from ebbtide.loop.values.state import owned, writable
+from ebbtide.loop.values.state import native, owned, writable
 from ebbtide.machine import Heap
 from ebbtide.quota import Quota
 from ebbtide.schedules import Costs, Schedule
@@ -157,6 +157,7 @@ def timeloop(
         context = current()
         check_vectors(state)
         leaves, structure = flatten(state)
+        leaves = [native(leaf) for leaf in leaves]
         check_arguments(length, leaves, inputs, options)
         if length and context.follower is not None:
             found = traced_loop(timeloop, step, leaves, structure, length, inputs, options)

@@ -21,7 +21,7 @@ from ebbtide.loop.stepping.condition import ask
 from ebbtide.loop.stepping.inputs import Inputs
 from ebbtide.loop.stepping.returned import check_type, check_types, parted, refuse_structure
 from ebbtide.loop.values.generators import refuse_shared
-from ebbtide.loop.values.state import CHANGEABLE, alike, owned, settled, writable
+from ebbtide.loop.values.state import CHANGEABLE, alike, native, owned, settled, writable
 from ebbtide.tape.constancy import Constancy
 from ebbtide.tape.forecast import Forecast
 from ebbtide.tape.forms import form_here
@@ -253,6 +253,7 @@ class Stepper:
         if self.outputs:
             result, output = parted(self.step, index, result, self.seen)
         leaves, structure_after = flatten(result)
+        leaves = [native(leaf) for leaf in leaves]
         refuse_shared(leaves)
         if structure_after != self.structure:
             refuse_structure(self.step, index, structure_after, self.structure, self.outputs)

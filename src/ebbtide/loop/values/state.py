@@ -66,6 +66,16 @@ def owned(value: Any, place: str = "the state") -> Any:
     )
 
 
+def native(leaf: Any) -> Any:
+    """
+    Return a leaf of the user's in the byte order of the machine, in which steps return what they compute.
+
+    An array of a file may have the other one; records stay as they are.
+    """
+    dtype = getattr(leaf, "dtype", None)
+    return leaf if dtype is None or dtype.isnative or dtype.kind == "V" else leaf.astype(dtype.newbyteorder("="))
+
+
 def refuse_objects(value: Any, place: str) -> None:
     """
     Do nothing for an array of numbers or of records of them.
