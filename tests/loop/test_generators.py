@@ -25,6 +25,11 @@ SCHEDULES = (
 )  # fmt: skip
 
 
+def by_key(key: int) -> Any:
+    """A bit generator of a key, which has no seeds."""
+    return np.random.Philox(key=2**100 + key, counter=2**63)
+
+
 def walk(state: Any, i: Any) -> Any:
     """A nonlinear step with noise, and a choice that only every third step makes."""
     u, random = state
@@ -47,9 +52,10 @@ def by_hand(u: Any, random: Any) -> Any:
 
 
 CASES = [(schedule, place, np.random.PCG64) for schedule in SCHEDULES for place in (Memory, Disk)]
+CASES += [(Revolve(2), Memory, kind) for kind in (*KINDS, by_key)]
 
 
-@pytest.mark.parametrize(("schedule", "place", "kind"), CASES + [(Revolve(2), Memory, kind) for kind in KINDS])
+@pytest.mark.parametrize(("schedule", "place", "kind"), CASES)
 def test_a_step_draws_the_same_each_time(schedule, place, kind):
     """Under every schedule and storage the gradient is that of the plain loop, and bit for bit that of StoreAll."""
 
@@ -214,6 +220,17 @@ def test_a_generator_in_two_places(call):
     for pair in (twins, [generator, generator], [generator, np.random.default_rng(2)]):
         with pytest.raises(TypeError, match=r"same random generator.*called at .*test_generators\.py:"):
             call(U0, pair, step=step)
+
+
+def test_a_generator_of_a_key_spawns_none():
+    """Philox of a key has no seeds, in the loop as outside; what it draws half is kept."""
+    random = np.random.Generator(by_key(1))
+    random.integers(5, dtype=np.uint32)
+    twin = unpack_generator(*pack_generator(random))
+    drawn, again = [one.integers(2**31, size=9, dtype=np.uint32).tolist() for one in (random, twin)]
+    assert drawn == again
+    with pytest.raises(TypeError, match="spawning"):
+        misfit(U0, random, step=lambda state, i: (state[0] * state[1].spawn(1)[0].random(), state[1]))
 
 
 def test_what_is_no_generator_of_numpy():

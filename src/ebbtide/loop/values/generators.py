@@ -29,7 +29,7 @@ def pack_generator(generator: Generator) -> tuple[np.ndarray, list[Any]]:
     Return a generator as bytes and a form.
 
     Args:
-        generator: One over a bit generator of NumPy's own.
+        generator: One over a bit generator of NumPy's own: of a seed, or Philox of a key.
 
     Returns:
         (bytes, form): bytes, always as many for one kind, that change when the generator is used; and what says
@@ -46,14 +46,16 @@ def pack_generator(generator: Generator) -> tuple[np.ndarray, list[Any]]:
     """
     bits = generator.bit_generator
     kind, seeds = type(bits).__name__, bits.seed_seq
-    if type(bits) is not getattr(np.random, kind, None) or not isinstance(seeds, SeedSequence):
+    by_key = kind == "Philox" and seeds is None  # as Philox(key=...) is, which spawns none
+    if type(bits) is not getattr(np.random, kind, None) or not (by_key or isinstance(seeds, SeedSequence)):
         raise TypeError(
             f"A generator in the state is made of {kind} and {type(seeds).__name__}, of which it is not known how to "
             f"copy them. Take one of {', '.join(_KINDS)} with a SeedSequence, as np.random.default_rng does."
         )
-    numbers = [seeds.n_children_spawned, *(leaf for leaf in _leaves(bits.state) if not isinstance(leaf, str))]
+    spawned = 0 if by_key else seeds.n_children_spawned
+    numbers = [spawned, *(leaf for leaf in _leaves(bits.state) if not isinstance(leaf, str))]
     parts = [leaf.tobytes() if isinstance(leaf, np.ndarray) else _number(leaf) for leaf in numbers]
-    form = [kind, _plain(seeds.entropy), list(seeds.spawn_key), seeds.pool_size]
+    form = [kind, None, [], 0] if by_key else [kind, _plain(seeds.entropy), list(seeds.spawn_key), seeds.pool_size]
     return np.frombuffer(b"".join(parts), np.uint8), form
 
 
@@ -61,9 +63,12 @@ def unpack_generator(packed: np.ndarray, form: list[Any]) -> Generator:
     """Return a new generator that goes on as the packed one would have."""
     kind, entropy, spawn_key, pool_size = form
     rest = packed.tobytes()
-    spawned = int.from_bytes(rest[:_NUMBER_BYTES], "little")
-    seeds = SeedSequence(entropy, spawn_key=spawn_key, pool_size=pool_size, n_children_spawned=spawned)
-    bits = getattr(np.random, kind)(seeds)
+    if entropy is None:
+        bits: Any = np.random.Philox(key=0)
+    else:
+        spawned = int.from_bytes(rest[:_NUMBER_BYTES], "little")
+        seeds = SeedSequence(entropy, spawn_key=spawn_key, pool_size=pool_size, n_children_spawned=spawned)
+        bits = getattr(np.random, kind)(seeds)
     bits.state = _put_in(bits.state, _filled(_leaves(bits.state), rest[_NUMBER_BYTES:]))
     return Generator(bits)
 
