@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gc
+import io
+import sys
 from typing import Any
 
 import numpy as np
@@ -148,6 +150,19 @@ def test_bars_count_forward_and_reverse_steps(schedule, capsys):
     assert capsys.readouterr().err == ""
     timeloop(step, U0, 3, progress=True)
     assert "3/3" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("error", [OSError(28, "full"), RuntimeError("it is closed"), TypeError("gone")], ids=repr)
+def test_a_bar_that_cannot_be_shown_costs_no_gradient(error, monkeypatch):
+    """Whatever the stream of a notebook raises: the gradient is there."""
+
+    class Gone(io.StringIO):
+        def write(self, _):
+            raise error
+
+    monkeypatch.setattr(sys, "stderr", Gone())
+    found = grad(lambda u: np.sum(timeloop(step, u, 11, schedule=Revolve(2), progress=True)))(U0)
+    assert found.tobytes() == grad(lambda u: np.sum(timeloop(step, u, 11)))(U0).tobytes()
 
 
 def test_bar_is_closed_after_an_exception(capsys):

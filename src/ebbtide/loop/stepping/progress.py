@@ -9,8 +9,8 @@ from typing import Any, Self, final
 
 from ebbtide.machine import Heap
 
-# What writing to a terminal that is closed or gone raises, which is no reason to lose a gradient.
-_GONE = (OSError, ValueError, AttributeError)
+# Whatever writing to a terminal or a notebook raises that is closed or gone: it is no reason to lose a gradient.
+_GONE = (Exception,)
 
 
 @final
