@@ -246,6 +246,12 @@ def test_the_number_of_steps_is_checked():
                 from_checkpoint_schedules(theirs, wrong)  # pyright: ignore[reportArgumentType]
 
 
+def test_what_their_package_raises_is_told():
+    """Of no steps it makes no trace, with an error of its own; it came out as that."""
+    with pytest.raises(ScheduleError, match=r"TwoLevelCheckpointSchedule gives no trace for 0 steps: .* ValueError"):
+        from_checkpoint_schedules(TwoLevelCheckpointSchedule(2, 2), 0)
+
+
 def test_what_has_been_begun_is_refused():
     """Their position is a live generator, which nobody can copy."""
     theirs = TheirRevolve(10, 3)

@@ -171,7 +171,16 @@ def from_checkpoint_schedules(schedule: Any, steps: int | None = None) -> Schedu
             f"This {name} has been begun, and its generator cannot be copied ({error}). Give a new one."
         ) from error
     assert length is not None
-    return Recorded(length, _free(list(_translate(fresh, length))))
+    try:
+        actions = list(_translate(fresh, length))
+    except ScheduleError:
+        raise
+    except Exception as error:
+        raise ScheduleError(
+            f"This {name} gives no trace for {length} steps: checkpoint_schedules raised {type(error).__name__}, "
+            f"{error}. Give a new object, and a number of steps that it can have."
+        ) from error
+    return Recorded(length, _free(actions))
 
 
 def _number(state: int | None) -> int:
