@@ -42,7 +42,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stdout.reconfigure(errors="backslashreplace")  # names have characters that a terminal may lack
     try:
         status = _run(arguments)
-        sys.stdout.flush()
+        if sys.stdout is not None:  # as it is where the shell has closed it, `>&-`: then nothing was to be printed
+            sys.stdout.flush()
     except OSError as error:
         if error.filename is not None:
             raise

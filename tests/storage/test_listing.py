@@ -272,6 +272,16 @@ def test_a_full_disk_takes_no_output(tmp_path: Path) -> None:
     assert (found.returncode, found.stderr) == (cli.EXIT_ERROR, text)
 
 
+def test_output_that_is_closed_is_no_error(tmp_path: Path) -> None:
+    """What the shell has closed, `>&-`, Python has no stream for; it was an AttributeError."""
+    shell = f'"$0" -m ebbtide.cli inspect "{tmp_path}" >&-'
+    environment = {**os.environ, "PYTHONPATH": SOURCE}
+    found = subprocess.run(
+        ["sh", "-c", shell, sys.executable], env=environment, stderr=subprocess.PIPE, check=False, timeout=60
+    )
+    assert (found.returncode, found.stderr) == (0, b"")
+
+
 def test_any_name_can_be_printed(tmp_path: Path) -> None:
     """What the encoding of the output lacks is escaped, and so is what would leave its line."""
     with Disk(tmp_path / "\u00fc", durable=True) as storage:
