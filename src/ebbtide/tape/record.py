@@ -134,6 +134,8 @@ class Tape:
             leaf = self.leaf(operand._value, reachable=True)
             # The array outside is kept, and with it its node: the key stays unique.
             self.statics[id(operand._node)] = leaf._node, operand
+            if self.outer.presence is not None and operand._node is self.outer.presence[0]:
+                self.presence = leaf._node, leaf._value  # what communicates in a region of this one depends on it
             return leaf
         value = found[1]._value if self.around is None else inside(self.around, found[1]._value)
         here = TracedArray(self, found[0], value)
@@ -349,9 +351,7 @@ class Tape:
         saved = []
         for k in signature.saves:
             if k < 0:
-                value = out
-                if signature.aliases:
-                    value = guarded(value)
+                value = guarded(out) if signature.aliases else out
             else:
                 value = values[k]
                 operand = operands[k]
