@@ -225,6 +225,7 @@ def test_dropout():
         (lambda: nn.dropout(X, 1.0, None), "rate=1.0"),
         (lambda: nn.conv2d(X, KERNELS[:, :, :2]), "as many channels"),
         (lambda: nn.conv2d(X[:, :2], KERNELS), "larger than images"),
+        (lambda: nn.conv2d(X, KERNELS[..., :0]), "have no elements"),
         (lambda: nn.conv2d(X, KERNELS, stride=0), "stride=0"),
         (lambda: nn.conv2d(X, KERNELS, padding=-1), "padding=-1"),
         (lambda: nn.max_pool2d(X, 9), "at least as large"),

@@ -185,7 +185,7 @@ def conv2d(x: Any, kernels: Any, bias: Any = None, stride: int | Pair = 1, paddi
         raise ValueError(
             f"conv2d: windows of {window[:2]} are larger than images of {shape[-3:-1]} with padding {around}."
         )
-    if not prod(window[:3]):
+    if not prod(window):
         raise ValueError(f"conv2d was given kernels of shape {window}, which have no elements.")
     made = _convolution.bind((x, kernels), {"strides": strides, "padding": around})
     return made if bias is None else made + bias
