@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from ebbtide import grad, jit, ravel_tree, vmap
+from ebbtide import grad, jit, jvp, ravel_tree, vmap
 from ebbtide.optimize import adam, adamw, lbfgs, momentum, rmsprop, sgd
 
 START = np.array([1.5, -0.7, 0.2, -2.0])
@@ -138,6 +138,21 @@ def test_learning_rate_of_a_step():
         found = optimizer.step(x, x, state, rate)[0]
         assert found.dtype == np.float32
         np.testing.assert_array_equal(found, 0.5 * x)
+
+
+@pytest.mark.parametrize("name", MAKERS)
+def test_a_traced_learning_rate_of_another_dtype(name):
+    """A schedule in double precision is an argument of a program, of a batch and of a derivative of a step in single."""
+    optimizer, x = MAKERS[name](), np.arange(1.0, 4.0, dtype=np.float32)
+
+    def step(rate):
+        return optimizer.step(x, np.cos(x), optimizer.init(x), learning_rate=rate)[0]
+
+    expected = step(np.float64(0.03))
+    found = jit(step)(np.float64(0.03)), vmap(step)(np.array([0.03, 0.5]))[0], jvp(step, (0.03,), (1.0,))[0]
+    for one in found:
+        assert one.dtype == np.float32
+        np.testing.assert_allclose(one, expected, rtol=1e-6)
 
 
 def test_a_step_can_be_differentiated():

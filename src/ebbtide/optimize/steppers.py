@@ -171,7 +171,7 @@ def _number_of(value: Any, dtype: Any) -> Any:
 
 
 def _cast(value: Any, dtype: Any) -> Any:
-    return value if type_of(value).dtype == dtype else np.astype(np.asarray(value), dtype)
+    return value if type_of(value).dtype == dtype else value.astype(dtype)
 
 
 def _decayed(gradient: Any, parameter: Any, weight_decay: float) -> Any:
