@@ -162,6 +162,36 @@ def pull_of(group: Group, op: str, x: np.ndarray) -> Callable[[Any], Any]:
     return lambda w: pull(w)[0]
 
 
+def check_operands(group: Group) -> None:
+    """Numbers in any byte order, lists and booleans are exchanged; what is no number, or has a mask, is refused."""
+    comm, size, line = group.comm, group.size, group.comm.Create_cart([group.size], [True])
+    x = np.array([1.0, 2.0, 3.0]) + group.rank
+    everyone = group.rows(x)
+    swapped, last = x.astype(">f8"), size - 1
+    for found, expected in (
+        (mpi.allreduce(swapped, comm), everyone.sum(0)),
+        (mpi.allreduce(swapped, comm, "max"), everyone.max(0)),
+        (mpi.bcast(swapped if group.rank == last else None, comm, last), everyone[last]),
+        (mpi.sendrecv(swapped, comm, group.up, group.down), everyone[group.down]),
+        (mpi.allgather(swapped, comm), everyone.ravel()),
+        (mpi.halo_exchange(swapped, line, np.int64(1))[0], everyone[group.down, 2]),
+        (mpi.halo_update(np.array(swapped), line)[0], everyone[group.down, 1]),
+        (mpi.allreduce(x.tolist(), comm), everyone.sum(0)),
+        (mpi.allreduce(x > size, comm, "max"), np.any(everyone > size, 0)),
+        (mpi.allreduce(x > size, comm, "min"), np.all(everyone > size, 0)),
+        (mpi.scatter(3.0, comm), [3.0][group.rank :]),
+        (eb.grad(lambda x: np.sum(mpi.allreduce(x, comm) ** 2))(swapped), 2 * size * everyone.sum(0)),
+    ):
+        np.testing.assert_allclose(found, expected, rtol=1e-15)
+    with refused(eb.EbbtideError, "mask would be lost"):
+        mpi.allreduce(np.ma.masked_array(x, x > 1), comm)
+    with refused(TypeError, "A sum of booleans"):
+        mpi.total(x > 1, comm)
+    for no_numbers in ("text", np.array(["2020-01-01"], "M8[D]")):
+        with refused(TypeError, "Ebbtide sends numbers"):
+            mpi.bcast(no_numbers, comm)
+
+
 def check_owners(group: Group) -> None:
     """A total counts once, and a replicated value is one variable."""
     parts = group.random((4,), np.float64, 7)
@@ -204,5 +234,18 @@ def check_refusals(group: Group) -> None:
         mpi.halo_update(np.ones((5, 1)), group.comm.Create_cart([group.size]), 2)
     with refused(ValueError, "do not fit"):
         mpi.scatter(x, group.comm, counts=[group.size + 1] * group.size)
+    uneven = [group.size + 1, -1, *[0] * (group.size - 2)]
+    if group.size > 1:
+        with refused(ValueError, "do not fit"):
+            mpi.scatter(x, group.comm, counts=uneven)
+        with refused(ValueError, "alltoall was given"):
+            mpi.alltoall(x, group.comm, counts=uneven)
+    for source, tag in ((MPI.ANY_SOURCE, 0), (0, MPI.ANY_TAG)):
+        with refused(ValueError, "Name the rank and the tag"):
+            mpi.recv(group.comm, source, tag)
+        with refused(ValueError, "Name the rank and the tag"):
+            mpi.sendrecv(x, group.comm, 0, source, tag)
+    with refused(ValueError, "PROC_NULL"):
+        mpi.recv(group.comm, MPI.PROC_NULL)
     with refused(ValueError, "there are 'sum', 'max' and 'min'"):
         mpi.allreduce(x, group.comm, "product")

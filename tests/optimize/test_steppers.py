@@ -142,7 +142,7 @@ def test_learning_rate_of_a_step():
 
 @pytest.mark.parametrize("name", MAKERS)
 def test_a_traced_learning_rate_of_another_dtype(name):
-    """A schedule in double precision is an argument of a program, of a batch and of a derivative of a step in single."""
+    """A rate in double precision is an argument of a program, a batch and a derivative of a step in single."""
     optimizer, x = MAKERS[name](), np.arange(1.0, 4.0, dtype=np.float32)
 
     def step(rate):

@@ -15,12 +15,12 @@ from typing import Any
 
 import numpy as np
 
-from ebbtide.arrays.array_type import ArrayType, type_of
+from ebbtide.arrays.array_type import ArrayType, type_of, with_shape
 from ebbtide.arrays.batched import BatchTrace
 from ebbtide.arrays.context import current
 from ebbtide.arrays.kinds import zeros_like
 from ebbtide.arrays.location import user_line
-from ebbtide.arrays.primitive import FRESH, PASSED, Primitive, Pull
+from ebbtide.arrays.primitive import FRESH, PASSED, Primitive, Pull, plain
 from ebbtide.arrays.traced import TracedArray
 from ebbtide.errors import TraceError
 from ebbtide.mpi.waiting import channel
@@ -74,6 +74,22 @@ def exchange(operation: Exchange, array: Any, traces: Sequence[Any] | None = Non
     result = _COMMUNICATE.bind((anchored(array, traces),), {"operation": operation})
     require(result)
     return result
+
+
+def given_array(value: Any) -> Any:
+    """
+    Return what a rank gives away as an array of numbers, in the byte order of the machine.
+
+    Raises:
+        TypeError: It is no array of numbers and no number.
+        TraceError: It is of a class of arrays whose meaning would be lost, as the mask of a masked one.
+    """
+    array = plain(value)
+    dtype = type_of(array).dtype
+    if dtype.kind not in "biufc":
+        raise TypeError(f"An array of dtype {dtype} was to be sent. Ebbtide sends numbers, and mpi4py what is none.")
+    array = with_shape(array)
+    return array if dtype.isnative else array.astype(dtype.newbyteorder("="))
 
 
 def traces_of(array: Any) -> list[Any]:

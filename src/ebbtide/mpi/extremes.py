@@ -42,7 +42,8 @@ def _found(array: Any, *, comm: Any, op: str) -> np.ndarray:
     mpi = library()
     array = np.asarray(array, order="C")
     result = np.empty(array.shape, array.dtype)
-    wait([channel(comm).Iallreduce(array, result, mpi.MAX if op == "max" else mpi.MIN)])
+    most, least = (mpi.LOR, mpi.LAND) if array.dtype.kind == "b" else (mpi.MAX, mpi.MIN)
+    wait([channel(comm).Iallreduce(array, result, most if op == "max" else least)])
     return result
 
 

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from operator import index
 from typing import Any, final
 
 import numpy as np
 
 from ebbtide.arrays.array_type import ArrayType, type_of
+from ebbtide.arrays.primitive import plain
 from ebbtide.arrays.traced import TracedArray
-from ebbtide.mpi.exchange import Exchange, anchored, exchange
+from ebbtide.mpi.exchange import Exchange, anchored, exchange, given_array
 from ebbtide.mpi.library import library
 from ebbtide.mpi.waiting import wait
 
@@ -32,12 +34,13 @@ def halo_exchange(array: Any, comm: Any, width: int | Sequence[int] = 1, axes: S
         zeros at an end of the grid, in the place of a neighbor.
 
     Raises:
-        TypeError: The communicator is not Cartesian.
+        TypeError: The communicator is not Cartesian, or a width is no whole number.
         ValueError: There are fewer layers than asked for, or the axes are no different axes of the array.
 
     Memory:
         The result, and four layers for a moment. A tape saves nothing.
     """
+    array = given_array(array)
     taken = type_of(array)
     places, widths = _layers_of(taken, comm, width, axes, 1)
     wider = list(taken.shape)
@@ -63,12 +66,13 @@ def halo_update(array: Any, comm: Any, width: int | Sequence[int] = 1, axes: Seq
         The array; to be used in its place, as a plain one is not written into where a derivative is taken.
 
     Raises:
-        TypeError: The communicator is not Cartesian.
+        TypeError: The communicator is not Cartesian, or a width is no whole number.
         ValueError: There are fewer layers than asked for, or the axes are no different axes of the array.
 
     Memory:
         Four layers for a moment. A tape saves nothing.
     """
+    array = plain(array)
     places, widths = _layers_of(type_of(array), comm, width, axes, 3)
     # Along the others no rank has a neighbor. Where that is all of them nothing is anchored either: of a time step that
     # would be met where it runs on plain values, and not where it is taped.
@@ -82,7 +86,7 @@ def halo_update(array: Any, comm: Any, width: int | Sequence[int] = 1, axes: Seq
         def at(start: int, stop: int, axis: int = axis) -> tuple[slice, ...]:
             return (slice(None),) * axis + (slice(start, stop),)
 
-        mine = np.stack([array[at(layers, 2 * layers)], array[at(length - 2 * layers, length - layers)]])
+        mine = given_array(np.stack([array[at(layers, 2 * layers)], array[at(length - 2 * layers, length - layers)]]))
         kind = type_of(mine)
         theirs = exchange(Swap(comm, kind, kind, direction), mine)
         for side, (neighbor, first) in enumerate(zip(comm.Shift(direction, 1), (0, length - layers), strict=True)):
@@ -98,7 +102,7 @@ def _layers_of(
     if not isinstance(comm, library().Cartcomm):
         raise TypeError("A halo needs neighbors: give a Cartesian communicator, comm.Create_cart(dims).")
     places = tuple(range(comm.ndim)) if axes is None else tuple(axes)
-    widths = (width,) * comm.ndim if isinstance(width, int) else tuple(width)
+    widths = tuple([index(w) for w in (width if isinstance(width, Iterable) else (width,) * comm.ndim)])
     if len(places) != comm.ndim or len(set(places)) < comm.ndim or not all(0 <= k < kind.ndim for k in places):
         raise ValueError(
             f"A halo was asked for on axes {places} of an array with {kind.ndim}, and the grid of ranks has "

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ebbtide.arrays.array_type import ArrayType, type_of, with_shape
+from ebbtide.arrays.array_type import ArrayType, type_of
 from ebbtide.arrays.containers import flatten, unflatten
 from ebbtide.mpi.collectives import (
     Broadcast,
@@ -20,8 +20,9 @@ from ebbtide.mpi.collectives import (
     Total,
     Transposition,
 )
-from ebbtide.mpi.exchange import exchange
+from ebbtide.mpi.exchange import exchange, given_array
 from ebbtide.mpi.extremes import extreme
+from ebbtide.mpi.library import library
 from ebbtide.mpi.messages import Passing, Receiving, Sending
 from ebbtide.mpi.types import (
     numbers_for_all,
@@ -49,11 +50,11 @@ def allreduce(array: Any, comm: Any, op: str = "sum") -> Any:
     Memory:
         The result. A tape saves nothing for a sum; for an extreme the array and the result.
     """
-    array = with_shape(array)
-    kind = type_of(array)
-    if op == "sum":
-        return exchange(Sum(comm, kind, kind), array)
-    return extreme(array, comm, op)
+    array = given_array(array)
+    if op != "sum":
+        return extreme(array, comm, op)
+    kind = _type_of_sum(array)
+    return exchange(Sum(comm, kind, kind), array)
 
 
 def total(array: Any, comm: Any) -> Any:
@@ -70,8 +71,8 @@ def total(array: Any, comm: Any) -> Any:
     Memory:
         The result.
     """
-    array = with_shape(array)
-    kind = type_of(array)
+    array = given_array(array)
+    kind = _type_of_sum(array)
     return exchange(Total(comm, kind, kind), array)
 
 
@@ -89,7 +90,8 @@ def replicated(tree: Any, comm: Any) -> Any:
     Memory:
         A copy of each array.
     """
-    leaves, structure = flatten(tree)
+    given, structure = flatten(tree)
+    leaves = [given_array(leaf) for leaf in given]
     kinds = [type_of(leaf) for leaf in leaves]
     return unflatten(structure, [exchange(Copies(comm, k, k), x) for x, k in zip(leaves, kinds, strict=True)])
 
@@ -107,10 +109,12 @@ def reduce(array: Any, comm: Any, root: int = 0, op: str = "sum") -> Any:
     Memory:
         As `allreduce`.
     """
-    array = with_shape(array)
-    kind = type_of(array)
-    summed = op == "sum"
-    result = exchange(Reduction(comm, kind, kind, root), array) if summed else extreme(array, comm, op)
+    array = given_array(array)
+    if op == "sum":
+        kind = _type_of_sum(array)
+        result = exchange(Reduction(comm, kind, kind, root), array)
+    else:
+        result = extreme(array, comm, op)
     return result if comm.rank == root else None
 
 
@@ -126,7 +130,7 @@ def bcast(array: Any, comm: Any, root: int = 0) -> Any:
     Memory:
         The result.
     """
-    array = with_shape(np.zeros(0) if array is None else array)
+    array = given_array(np.zeros(0) if array is None else array)
     taken = type_of(array)
     given = type_for_all(comm, taken, root)
     return exchange(Broadcast(comm, taken, given, root), array)
@@ -187,13 +191,13 @@ def scatter(array: Any, comm: Any, root: int = 0, counts: Sequence[int] | None =
     Memory:
         The result.
     """
-    array = with_shape(np.zeros(0) if array is None else array)
+    array = _rows(np.zeros(0) if array is None else array)
     taken = type_of(array)
     whole = type_for_all(comm, taken, root)
     rows = whole.shape[0]
     parts = _equal(rows, comm.size) if counts is None else tuple([int(count) for count in counts])
     # All ranks look at the counts of the root, so that all of them refuse, or none.
-    fits = comm.rank != root or (len(parts) == comm.size and sum(parts) == rows)
+    fits = comm.rank != root or _fit(parts, rows, comm)
     parts = numbers_for_all(comm, parts if fits else (-1,) * comm.size, root)
     if parts[0] < 0:
         raise ValueError(
@@ -222,7 +226,7 @@ def alltoall(array: Any, comm: Any, counts: Sequence[int] | None = None) -> Any:
     array = _rows(array)
     taken = type_of(array)
     sent = _equal(taken.shape[0], comm.size) if counts is None else tuple([int(count) for count in counts])
-    if len(sent) != comm.size or sum(sent) != taken.shape[0]:
+    if not _fit(sent, taken.shape[0], comm):
         raise ValueError(f"alltoall was given {taken.shape[0]} rows, and counts={sent} for {comm.size} ranks.")
     received = numbers_from_all(comm, sent)
     given = ArrayType((sum(received), *taken.shape[1:]), taken.dtype)
@@ -244,7 +248,7 @@ def send(array: Any, comm: Any, dest: int, tag: int = 0) -> None:
     Memory:
         Nothing; a tape holds one node of it until the sweep has passed.
     """
-    array = with_shape(array)
+    array = given_array(array)
     taken = type_of(array)
     send_type(comm, taken, dest, tag)
     exchange(Sending(comm, taken, ArrayType((0,), taken.dtype), dest, tag), array)
@@ -259,9 +263,15 @@ def recv(comm: Any, source: int, tag: int = 0) -> Any:
         source: The rank that calls `send`.
         tag: As there.
 
+    Raises:
+        ValueError: The rank or the tag is any one: the cotangent would not know the way back. Or the rank is none.
+
     Memory:
         The result.
     """
+    _check_sender(source, tag)
+    if source == library().PROC_NULL:
+        raise ValueError("recv was given PROC_NULL, which sends nothing that the result could be like: see sendrecv.")
     given = receive_type(comm, source, tag)
     return exchange(Receiving(comm, ArrayType((0,), given.dtype), given, source, tag), np.zeros(0, given.dtype))
 
@@ -277,19 +287,45 @@ def sendrecv(array: Any, comm: Any, dest: int, source: int, tag: int = 0) -> Any
         source: The rank whose array is returned; for `MPI.PROC_NULL` zeros like *array* are.
         tag: What tells it from other messages.
 
+    Raises:
+        ValueError: The source or the tag is any one: the cotangent would not know the way back.
+
     Memory:
         The result.
     """
-    array = with_shape(array)
+    array = given_array(array)
     taken = type_of(array)
+    _check_sender(source, tag)
     given = pass_type(comm, taken, dest, source, tag)
     return exchange(Passing(comm, taken, given, dest, source, tag), array)
 
 
 def _rows(array: Any) -> Any:
     """Return an array with a first axis."""
-    array = with_shape(array)
+    array = given_array(array)
     return array if array.shape else np.reshape(array, (1,))
+
+
+def _type_of_sum(array: Any) -> ArrayType:
+    """Return the type of an array, of which MPI has sums."""
+    kind = type_of(array)
+    if kind.dtype.kind == "b":
+        raise TypeError('A sum of booleans: write x.astype(int) for their number, op="max" for any, "min" for all.')
+    return kind
+
+
+def _check_sender(source: int, tag: int) -> None:
+    """Refuse a message of which it is not said whose it is."""
+    mpi = library()
+    if source == mpi.ANY_SOURCE or tag == mpi.ANY_TAG:
+        raise ValueError(
+            "A message from any rank, or with any tag, has no way back for its cotangent. Name the rank and the tag."
+        )
+
+
+def _fit(counts: Sequence[int], rows: int, comm: Any) -> bool:
+    """Return whether so many rows have a part for each rank, of such numbers of rows."""
+    return len(counts) == comm.size and sum(counts) == rows and min(counts) >= 0
 
 
 def _equal(rows: int, parts: int) -> tuple[int, ...]:
