@@ -17,6 +17,7 @@ from tests.scale import FULL
 
 import ebbtide as eb
 from ebbtide import mpi
+from ebbtide.errors import RankError
 from ebbtide.schedules import Costs
 from ebbtide.storage import Disk
 
@@ -162,6 +163,31 @@ def _check_unused_inside(group: Group, block: Callable[[Any], Any], x: Any) -> N
         np.testing.assert_array_equal(checked, eb.grad(lambda x: np.sum(np.sin(step(x))))(x))
         looped = eb.grad(lambda x, inner=inner: np.sum(np.sin(eb.timeloop(inner, x, 2))))(x)
         np.testing.assert_allclose(looped, eb.grad(lambda x: np.sum(np.sin(step(step(x)))))(x), rtol=1e-14)
+
+
+class UnspeakableError(Exception):
+    """An error that has no text."""
+
+    def __str__(self) -> str:
+        raise TypeError("This error cannot be said.")
+
+
+def check_told(group: Group) -> None:
+    """What a rank failed with is told with its notes, and that it failed also where the error has no text."""
+    told: list[str] = []
+    last = group.rank == group.size - 1
+    for error in (ValueError("too large"), UnspeakableError()):
+        error.add_note("a note")
+        try:
+            with mpi.distributed(group.comm):
+                if last:
+                    raise error
+                mpi.allreduce(1.0, group.comm)
+        except RankError as heard:
+            told.append(str(heard))
+        except (ValueError, UnspeakableError):
+            told.append("")
+    assert last or ("too large\na note" in told[0] and "str() failed" in told[1]), told
 
 
 class Counting:

@@ -158,7 +158,8 @@ class Ranks:
         Whoever is interrupted meanwhile waits no longer, and ends those that have not.
         """
         mpi = library()
-        note = (self.comm.rank, f"{type(error).__name__}: {error}", self._agreed)
+        text = "".join(traceback.format_exception_only(error)).rstrip()  # of one that says nothing as well
+        note = (self.comm.rank, text, self._agreed)
         told = [self.comm.isend(note, rank, _FAILED) for rank in self._others()]
         silent = set(self._others())
         if self._note is not None:  # a word of that rank
