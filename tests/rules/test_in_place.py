@@ -10,7 +10,7 @@ import pytest
 from scipy import special
 from tests.measure import peak_bytes
 
-from ebbtide import RuleMissingError, TraceError, grad, jit, jvp, vjp, vmap
+from ebbtide import RuleMissingError, TraceError, grad, hvp, jit, jvp, vjp, vmap
 from ebbtide.arrays.views import bottom
 from ebbtide.testing import check_grads
 
@@ -339,6 +339,30 @@ def test_loops_over_rows_take_a_buffer_in_all(f, units, count):
     if f is not chained:
         np.testing.assert_array_equal(gradient(x), np.cos(x))
     assert peak_bytes(lambda: gradient(x)) < (units + 0.3) * x.nbytes
+
+
+@pytest.mark.parametrize(("name", "units"), [("hvp", 5), ("vmap of grad", 4), ("vmap of hvp", 7)])
+def test_parts_with_tangents_and_members_do_not_keep_their_array(name, units):
+    """However often parts of an array are read and written, a derivative of a gradient does not keep it each time."""
+
+    def f(x):
+        y = np.copy(x)
+        for i in range(40):
+            y[100 * i : 100 * i + 100] = np.cos(y[100 * i + 100 : 100 * i + 200])
+        return np.sum(y * y)
+
+    product = hvp(f)
+    call = {
+        "hvp": lambda x: product(x, x),
+        "vmap of grad": lambda x: vmap(grad(f))(x[None])[0],
+        "vmap of hvp": lambda x: vmap(product)(x[None], x[None])[0],
+    }[name]
+    alone = {"hvp": lambda x: jvp(f, (x,), (x,)), "vmap of grad": lambda x: vmap(f)(x[None]),
+             "vmap of hvp": lambda x: vmap(lambda x: jvp(f, (x,), (x,)))(x[None])}[name]  # fmt: skip
+    x = np.linspace(0.2, 1.1, 50_000)
+    expected = grad(f)(x) if name == "vmap of grad" else product(x, x)
+    np.testing.assert_array_equal(call(x), expected)
+    assert peak_bytes(lambda: call(x)) - peak_bytes(lambda: alone(x)) < units * x.nbytes
 
 
 def test_writes_through_views_copy_the_array_once():

@@ -272,19 +272,27 @@ def unwritten(sharing: Sharing, value: Any) -> Any:
     Return the value of an operand in a form that can be saved: a later write does not change it.
 
     A write copies what is saved of its array. A part of an array that is being written is copied itself, so that a loop
-    that fills an array from its own elements copies each of them once, and not the whole array for each.
+    that fills an array from its own elements copies each of them once, and does not keep the whole array for each; with
+    tangents and members it does so, too. A tape around would record the copy, and keeps the array in any case.
     """
     sharing.private = False
     root = sharing.root
     if root is None:
         return value
     theirs = root.sharing()
-    if not theirs.private or type(value) is not np.ndarray or 2 * value.nbytes > root.nbytes:
+    if not theirs.private or 2 * value.nbytes > root.nbytes or not _is_plain_beneath(value):
         theirs.private = False
         return value
     if sharing.kept is None:
-        sharing.kept = np.array(value)
+        sharing.kept = np.copy(value)
     return sharing.kept
+
+
+def _is_plain_beneath(value: Any) -> bool:
+    """Return whether a value is a plain array, or made of some by traces that record nothing."""
+    while hasattr(value, "_trace") and not hasattr(value._trace, "ledger"):
+        value = value._node if hasattr(value._trace, "members") and value._node is not None else value._value
+    return type(value) is np.ndarray
 
 
 def same_view(value: Any, target: TracedArray, index: Any) -> bool:
