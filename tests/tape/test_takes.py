@@ -11,8 +11,8 @@ import pytest
 import scipy.sparse
 
 from ebbtide import jvp, vmap
+from ebbtide.scipy import interpolate, signal, sparse
 from ebbtide.scipy import linalg as scipy_linalg
-from ebbtide.scipy import signal, sparse
 from ebbtide.scipy.sparse import linalg
 from ebbtide.tape.blocks import BLOCK
 
@@ -45,6 +45,13 @@ def written(x: Any) -> Any:
     y[2:5] = y[1:4] ** 2
     y[0] += y[3]
     return y
+
+
+def interpolated(name: str, x: Any, part: str) -> Any:
+    """Return an interpolation at many points, through few values or as many."""
+    values = x[0, :64] if part == "few" else x[0]
+    end = values.shape[0] - 1.0
+    return getattr(interpolate, name)(np.arange(end + 1), values)(np.linspace(0, end, X[0].size))
 
 
 ALONG = (
@@ -119,6 +126,10 @@ OF_SCIPY: dict[str, Callable[[Any], Any]] = {
     "logm": lambda x: np.sum(scipy_linalg.logm(square(x) + 60 * np.eye(128)) ** 2),
     "power of a matrix": lambda x: np.sum(scipy_linalg.fractional_matrix_power(square(x) + 60 * np.eye(128), 0.5) ** 2),
     "sqrtm": lambda x: np.sum(scipy_linalg.sqrtm(square(x) + 60 * np.eye(128)) ** 2),
+    **{
+        f"{name} through {part}": lambda x, name=name, part=part: np.sum(interpolated(name, x, part) ** 2)
+        for name, part in product(["CubicSpline", "PchipInterpolator"], ["few", "all"])
+    },
 }
 
 

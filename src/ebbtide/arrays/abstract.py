@@ -23,8 +23,8 @@ class AbstractTrace:
     Infers the types of results and computes nothing.
 
     Args:
-        watch: Called for each operation with the primitive, None for a constant, the operands, the parameters and the
-            result.
+        watch: Called for each operation with the primitive, the operands, the parameters and the result; without a
+            primitive for a constant, and for an array in the memory of an operand.
 
     Memory:
         Nothing but types.
@@ -44,6 +44,11 @@ class AbstractTrace:
         if self.watch is not None:
             self.watch(None, (), None, made)
         return made
+
+    def share(self, made: TracedArray, array: TracedArray) -> None:
+        """Note that an array is in the memory of another one."""
+        if self.watch is not None:
+            self.watch(None, (array,), None, made)
 
     def apply(self, function: Any, args: Any, kwargs: Any, result: ArrayType) -> TracedArray:
         """Return an abstract array for the result of a function without a derivative."""

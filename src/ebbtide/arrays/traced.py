@@ -69,7 +69,10 @@ class TracedArray:
             self._sharing.private = False
             if self._sharing.root is not None:
                 self._sharing.root.sharing().private = False
-        return TracedArray(self._trace, self._node, self._value)
+        made = TracedArray(self._trace, self._node, self._value)
+        if self._trace.level < 0:
+            self._trace.share(made, self)
+        return made
 
     # What NumPy asks.
 

@@ -47,7 +47,8 @@ def normalized(index: Any) -> tuple[Any, ...]:
 def _part(part: Any) -> Any:
     if isinstance(part, TracedArray):
         if part.dtype.kind in "iub":
-            return part.frozen()
+            # One without data stands for a plain one, of which there will be a copy.
+            return np.copy(part) if part._trace.level < 0 else part.frozen()
         raise refusal("An index cannot be traced; its derivative is zero. Use ebbtide.stop_gradient(index).")
     if isinstance(part, (bool, np.bool_)):
         return np.array(part)

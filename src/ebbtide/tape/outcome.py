@@ -81,7 +81,7 @@ class _Watch:
         if primitive is not None and primitive.scratch is not None:
             beside = int(primitive.scratch(params or {}, *map(type_of, operands)))
             self.peak = max(self.peak, self.live + made._value.nbytes + beside)
-        block = self.block_of(operands[0]) if primitive is not None and primitive.aliases else None
+        block = self.block_of(operands[0]) if operands and (primitive is None or primitive.aliases) else None
         self.put(made, block or _Block(made._value.nbytes))
 
     def put(self, array: Any, block: _Block) -> None:

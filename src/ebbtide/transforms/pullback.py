@@ -65,7 +65,7 @@ def vjp(
 
 def returned(value: Any) -> Any:
     """Return an output of a function as the user gets it: no view that later writes would change."""
-    return TracedArray(value._trace, value._node, value._value) if type(value) is TracedArray else value
+    return value.frozen() if type(value) is TracedArray else value
 
 
 @final

@@ -47,7 +47,7 @@ def _operation(name: str, *, is_linear: bool = True, moves: bool = True) -> Prim
     """
 
     def pull_values(g: Any, kind: ArrayType, params: Any, points: Any, *values: Any) -> Any:
-        at = values[0] if values else np.zeros(kind.shape, kind.dtype)
+        at = values[0] if values else _beside(points, np.zeros(kind.shape, kind.dtype))
         value, pullback = vjp(lambda at: params["how"].pieces(at, points), at)
         return matched(pullback(matched(g, value))[0], kind)
 
