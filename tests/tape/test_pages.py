@@ -164,3 +164,38 @@ def test_what_an_operation_makes_has_room_before_it_is_made(tmp_path, step):
         call = grad(f, budget=Budget(memory, disk="1 GiB", directory=tmp_path))
         assert np.array_equal(call(x), expected)
         assert peak_bytes(lambda call=call: call(x)) - alone <= memory
+
+
+LAYOUTS = {
+    "backwards": lambda y: y[::-1],
+    "rows backwards": lambda y: y.reshape(500, 100)[::-1],
+    "transposed backwards": lambda y: y.reshape(500, 100)[::-1].T,
+    "transposed with gaps": lambda y: y.reshape(500, 100).T[::2],
+    "backwards with gaps": lambda y: y[::-2],
+    "a part, repeated": lambda y: np.broadcast_to(y[: SIZE // 20], (19, SIZE // 20)),
+}
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_values_that_are_guarded_come_back_as_they_lay(tmp_path, name):
+    """What the user can reach is no other array after it was on disk, wherever its elements lie in memory."""
+
+    def f(x):
+        returned = []
+        for _ in range(6):
+            part = LAYOUTS[name](np.sin(x))
+            x = np.sin(x) + 0.01 * np.sum(np.cos(part) * part)
+            returned.append(part)
+        return np.sum(x), returned
+
+    def pulled(budget):
+        with profile() as p:
+            value, pullback = vjp(f, np.linspace(0, 1, SIZE), budget=budget)
+            return pullback((1.0, value[1]))[0], p
+
+    expected, _ = pulled(None)
+    with pytest.raises(BudgetError) as caught:
+        pulled(Budget(1, "1 GiB", tmp_path))
+    found, p = pulled(Budget(caught.value.least, "1 GiB", tmp_path))
+    assert found.tobytes() == expected.tobytes()
+    assert p.bytes_read > 0

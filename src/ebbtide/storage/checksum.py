@@ -140,12 +140,43 @@ def compute_crc32c(array: NDArray[Any]) -> int:
     if array.flags.f_contiguous:
         return _extend(0, array.T)
     # The seed of a sum is one number, repeated: to pack it, as any array with gaps, took what the sum is of.
-    forwards = array[tuple([0 if not s else slice(None, None, -1 if s < 0 else 1) for s in array.strides])]
-    axes = sorted(range(forwards.ndim), key=lambda axis: -forwards.strides[axis])
-    packed = forwards.transpose(axes)
+    packed = in_memory_order(array)
     if packed.flags.c_contiguous:
         return _extend(0, packed)
     return compute_crc32c_in_order(packed)
+
+
+def in_memory_order(array: NDArray[Any]) -> NDArray[Any]:
+    """
+    Return a view of the elements of an array in the order in which they lie in memory, each once.
+
+    Example:
+        >>> in_memory_order(np.broadcast_to(np.arange(6).reshape(2, 3).T[::-1], (4, 3, 2))).tolist()
+        [[0, 1, 2], [3, 4, 5]]
+    """
+    forwards = array[tuple([0 if not s else slice(None, None, -1 if s < 0 else 1) for s in array.strides])]
+    return forwards.transpose(sorted(range(forwards.ndim), key=lambda axis: -forwards.strides[axis]))
+
+
+def as_it_lay(elements: NDArray[Any], shape: tuple[int, ...], strides: tuple[int, ...]) -> NDArray[Any]:
+    """
+    Return a view of elements in the order of memory that lies as an array did: in its order, backwards and repeated.
+
+    Args:
+        elements: What `in_memory_order` returns of an array, or a copy without gaps.
+        shape: That of the array.
+        strides: Those of the array.
+
+    Example:
+        >>> x = np.arange(6).reshape(2, 3).T[::-1]
+        >>> as_it_lay(in_memory_order(x).copy(), x.shape, x.strides).strides == x.strides
+        True
+    """
+    kept = [k for k, stride in enumerate(strides) if stride]
+    axes = sorted(kept, key=lambda k: -abs(strides[k]))
+    forwards = elements.transpose([axes.index(k) for k in kept])
+    whole = forwards[tuple([slice(None, None, -1 if s < 0 else 1) if s else None for s in strides])]
+    return whole if whole.shape == shape else np.broadcast_to(whole, shape)
 
 
 def compute_crc32c_in_order(array: NDArray[Any]) -> int:

@@ -15,6 +15,7 @@ from ebbtide.errors import StorageError
 from ebbtide.ledger import BUFFERS, SAVED, Ledger
 from ebbtide.quota import Quota
 from ebbtide.storage import Disk, EntryLostError, StorageFullError
+from ebbtide.storage.checksum import as_it_lay, in_memory_order
 from ebbtide.storage.failures import close_or_warn
 from ebbtide.storage.transfer import TROUBLE
 from ebbtide.tape.saved import SavedValue, Size
@@ -104,12 +105,8 @@ class Pages:
         storage = self._open()
         self._keys += 1
         key = self._keys
-        # In the order of memory, which it has again when it is read: results of products depend on it.
-        axes = sorted(range(cell.value.ndim), key=lambda axis: -cell.value.strides[axis])
-        packed = cell.value.transpose(axes)
-        if not packed.flags.c_contiguous:
-            axes, packed = sorted(axes), cell.value
-        order = tuple([axes.index(k) for k in range(len(axes))])
+        # In the order of memory, which it has again when it is read: its checksum and results of products depend on it.
+        packed, whole, strides = in_memory_order(cell.value), cell.value.shape, cell.value.strides
         start, report = time.perf_counter(), self._ledger.report
         if not (written := self._store(storage, key, packed)):
             return False
@@ -128,7 +125,7 @@ class Pages:
         back = self.back
 
         def load(waiting: SavedValue) -> Any:
-            array = self._load(key).reshape(shape).transpose(order)
+            array = as_it_lay(self._load(key).reshape(shape), whole, strides)
             waiting.page = waiting.size = None
             self._ledger.hold(waiting, owner_of(array))
             back.append(weakref.ref(waiting))
