@@ -26,7 +26,7 @@ from ebbtide import (
     vjp,
     vmap,
 )
-from ebbtide.schedules import Revolve, StoreAll
+from ebbtide.schedules import Costs, Revolve, StoreAll
 from ebbtide.scipy.optimize import bisect, brenth, brentq, fixed_point, newton, ridder, root, toms748
 from ebbtide.testing import check_grads
 
@@ -176,6 +176,21 @@ def test_memory_of_a_record():
     del value
     pullback(np.ones(n))
     assert alive() is None
+
+
+def test_memory_of_records_in_a_batch():
+    """Nor in `vmap`: what the solver returned last stayed, a matrix of n x n numbers for each step, in no budget."""
+    n, steps = 60, 20
+
+    def f(u, k):
+        step = lambda u, _: root(lambda v: v - u + 0.1 * k * v**3, u).x
+        return np.sum(timeloop(step, u, steps, costs=Costs()) ** 2)
+
+    u, k = np.stack([np.linspace(1, 2, n), np.linspace(2, 3, n)]), np.array([0.7, 0.8])
+    budget = Budget(1_000_000)
+    gradient = lambda: vmap(grad(f, budget=budget))(u, k)
+    gradient()
+    assert peak_bytes(gradient) - peak_bytes(lambda: vmap(f)(u, k)) <= budget.memory
 
 
 def test_fixed_point():

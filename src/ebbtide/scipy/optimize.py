@@ -174,7 +174,8 @@ def root(
         result = optimize.root(given, start, (), method, slope, tol, callback, options)
         if strict and not (result.success or _is_solved(result.fun, functions[0](start))):
             raise _failed("root", result.message)
-        found[:] = [result]
+        if closure.has_values:  # else nobody asks for the rest, which the record would keep
+            found[:] = [result]
         return result.x
 
     kind = closure.kind
@@ -182,7 +183,7 @@ def root(
         kind = ArrayType(kind.shape, np.dtype(np.float64))
     x = solution(Equations(closure, solver, kind), closure.operands, (x0,))
     # Out of the list, which the record of x knows.
-    result = found.pop() if found and closure.has_values else optimize.OptimizeResult(success=True)
+    result = found.pop() if found else optimize.OptimizeResult(success=True)
     result.x = x
     return result
 
@@ -315,14 +316,16 @@ def _reported(solver: Callable[..., Any], closure: Closure, start: tuple[Any, ..
     strict = not closure.has_values or innermost(closure.operands) is not None
 
     def checked(functions: list[Any], *values: Any) -> Any:
-        x, *reports[:] = solver(functions, *values)
-        converged = getattr(reports[0], "converged", reports[0])
+        x, *report = solver(functions, *values)
+        converged = getattr(report[0], "converged", report[0])
         if strict and not np.all(converged):
             raise _failed("The root finder", "it did not converge.")
+        if is_asked and closure.has_values:
+            reports[:] = report
         return x
 
     x = solution(Equations(closure, checked, closure.kind), closure.operands, start)
-    if is_asked and not (reports and closure.has_values):
+    if is_asked and not reports:
         raise TraceError(
             f"At {user_line()}: full_output=True asks for a report of the solver, which does not run while a program "
             "is traced, and runs for each member of a batch. Leave it out."
