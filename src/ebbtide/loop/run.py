@@ -131,7 +131,7 @@ class LoopRule(JointRule):
 
         Args:
             state: Leaves of the initial state, owned by the loop; emptied.
-            first: What `first_step` gave: the taped first step with its results, so that it is not run twice.
+            first: What `first_steps` gave: the taped first step with its results, so that it is not run twice.
 
         Returns:
             Leaves of the final state.
