@@ -196,6 +196,17 @@ def lbfgs(functional: ReducedFunctional | Callable[..., Any], m0: Any = None, **
         m0: As for `minimize`.
         **options: `bounds`, `tol`, `options`, `callback` and `progress` of `minimize`.
 
+    Returns:
+        As `minimize`.
+
+    Raises:
+        ValueError: As `minimize`.
+        TypeError: As `minimize`.
+        BudgetError: As `minimize`.
+
+    Memory:
+        As `minimize`.
+
     Example:
         >>> import numpy as np
         >>> lbfgs(lambda x: np.sum((x - 3.0) ** 2), np.zeros(2)).m.round(6)

@@ -186,6 +186,12 @@ def sgd(learning_rate: float, weight_decay: float = 0.0) -> Optimizer:
         learning_rate: The factor of a step.
         weight_decay: Of what penalty (weight_decay / 2) |x|^2 the gradient is added.
 
+    Raises:
+        ValueError: A number is negative or not finite, or no number.
+
+    Memory:
+        The state holds a count, and no array.
+
     Example:
         >>> import numpy as np
         >>> x, optimizer = np.ones(2), sgd(0.25)
@@ -212,6 +218,12 @@ def momentum(
         nesterov: Whether to step along g + decay * m instead, which looks ahead.
         weight_decay: As in `sgd`.
 
+    Raises:
+        ValueError: A number is negative or not finite, or no number, or a decay is not below 1.
+
+    Memory:
+        The state holds one array for each parameter, of its type: the momentum.
+
     Source:
         Sutskever, Martens, Dahl, Hinton, On the importance of initialization and momentum in deep learning (2013).
     """
@@ -236,6 +248,12 @@ def rmsprop(
         decay: What is left of the mean square after a step, from 0 to 1.
         epsilon: What keeps the quotient finite.
         weight_decay: As in `sgd`.
+
+    Raises:
+        ValueError: A number is negative or not finite, or no number, or a decay is not below 1.
+
+    Memory:
+        The state holds one array for each parameter, of its type: the sum of squares.
 
     Source:
         Tieleman, Hinton, Lecture 6.5 of Neural Networks for Machine Learning (2012).
@@ -266,6 +284,12 @@ def adam(
         epsilon: What keeps the quotient finite.
         weight_decay: As in `sgd`: a part of the gradient. See `adamw`.
 
+    Raises:
+        ValueError: A number is negative or not finite, or no number, or *decays* are not two below 1.
+
+    Memory:
+        The state holds two arrays for each parameter, of its type: the sums of gradients and of squares.
+
     Source:
         Kingma, Ba, Adam: A Method for Stochastic Optimization (2015), algorithm 1.
 
@@ -292,6 +316,12 @@ def adamw(
         decays: As in `adam`.
         epsilon: As in `adam`.
         weight_decay: What part of a parameter a step of rate 1 takes away.
+
+    Raises:
+        ValueError: As `adam`.
+
+    Memory:
+        As `adam`.
 
     Source:
         Loshchilov, Hutter, Decoupled Weight Decay Regularization (2019), algorithm 2.

@@ -26,6 +26,9 @@ def stop_gradient(x: Any) -> Any:
         Plain arrays, NumPy scalars and vectors in containers as those of *x*; the caller owns them. Inside of vmap and
         of a traced function the arrays are those of the batch or of the program, without a derivative.
 
+    Memory:
+        The copies.
+
     Example:
         >>> import numpy as np
         >>> from ebbtide import grad
