@@ -113,7 +113,11 @@ def read_only(value: Any) -> Any:
     return view
 
 
+def axes_in_memory(array: Any) -> list[int]:
+    """Return the axes of an array in the order in which it lies in memory, the one of the largest stride first."""
+    return sorted(range(array.ndim), key=lambda axis: -array.strides[axis])
+
+
 def lies_as_copied(array: Any) -> bool:
     """Return whether a copy of an array would lie in memory as it does: in one piece, with the same strides."""
-    outermost = sorted(range(array.ndim), key=lambda k: -array.strides[k])
-    return array.flags.aligned and (array.flags.forc or array.transpose(outermost).flags.c_contiguous)
+    return array.flags.aligned and (array.flags.forc or array.transpose(axes_in_memory(array)).flags.c_contiguous)

@@ -7,7 +7,7 @@ from typing import Any, final
 
 import numpy as np
 
-from ebbtide.arrays.array_type import owner_of
+from ebbtide.arrays.array_type import axes_in_memory, owner_of
 
 # Memory of NumPy's is aligned to so many bytes at most; a part of it keeps its place in that.
 _ALIGNMENT = 64
@@ -101,8 +101,7 @@ def _extent(array: np.ndarray) -> tuple[int, int, int]:
 def _stretch(arrays: list[np.ndarray], start: int, stop: int) -> np.ndarray:
     """Return the memory from one address to another: as an array that has all of it, or else in one dimension."""
     for array in arrays:
-        # In the order of memory.
-        packed = array.transpose(sorted(range(array.ndim), key=lambda axis: -array.strides[axis]))
+        packed = array.transpose(axes_in_memory(array))
         if packed.nbytes == stop - start and packed.flags.c_contiguous:
             return packed
     memory, dtype = np.asarray(_Memory(start, stop, arrays)), arrays[0].dtype

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from ebbtide.arrays.array_type import ArrayType, type_of
+from ebbtide.arrays.array_type import ArrayType, axes_in_memory, type_of
 from ebbtide.arrays.containers import as_value, flatten, form_of, paths_of
 
 
@@ -52,8 +52,7 @@ def _without_gaps(leaf: Any) -> Any:
     """Return a leaf that lies as its copies do, in whatever order, so that all of them give the same bits."""
     if not isinstance(leaf, np.ndarray):
         return leaf
-    order = sorted(range(leaf.ndim), key=lambda axis: -leaf.strides[axis])
-    return leaf if leaf.transpose(order).flags.c_contiguous else copied(leaf)
+    return leaf if leaf.transpose(axes_in_memory(leaf)).flags.c_contiguous else copied(leaf)
 
 
 def copied(leaf: Any) -> Any:
