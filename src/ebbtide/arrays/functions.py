@@ -54,12 +54,13 @@ def numbers_of_arguments(name: str, given: int | Sequence[int], *, negative: boo
     """
     found: Any = (given,) if isinstance(given, (int, np.integer)) else given
     numbers: list[Any] = list(cast("Iterable[Any]", found)) if isinstance(found, Iterable) else [None]
-    if not all(_is_number(number) and (negative or number >= 0) for number in numbers):
+    if not all(is_whole(number) and (negative or number >= 0) for number in numbers):
         raise TypeError(f"{name}={given!r}: give the numbers of positional arguments, 0 for the first.")
     return tuple([int(number) for number in numbers])
 
 
-def _is_number(number: Any) -> bool:
+def is_whole(number: Any) -> bool:
+    """Return whether a number is an integer, of Python or NumPy, and no truth value."""
     return isinstance(number, (int, np.integer)) and not isinstance(number, bool)
 
 

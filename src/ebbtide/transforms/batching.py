@@ -13,7 +13,7 @@ import optree
 from ebbtide.arrays.array_type import ArrayType, owner_of
 from ebbtide.arrays.batched import BatchTrace, full
 from ebbtide.arrays.containers import VectorNode, flatten, form_of, objects_in, output_type, paths_of, unflatten
-from ebbtide.arrays.functions import check_function
+from ebbtide.arrays.functions import check_function, is_whole
 from ebbtide.arrays.misuse import refuse_class
 from ebbtide.arrays.traced import TracedArray
 from ebbtide.arrays.vectors import is_vector
@@ -184,7 +184,7 @@ def _spread(axes: Any, structure: Any, name: str, of: str) -> list[int | None]:
     Raises:
         ValueError: It begins otherwise, or has something else where an axis is due.
     """
-    if axes is None or (isinstance(axes, (int, np.integer)) and not isinstance(axes, bool)):
+    if axes is None or is_whole(axes):
         return [None if axes is None else int(axes)] * structure.num_leaves
     parts = structure.children()
     flatten_once: Any = optree.tree_flatten  # whose types know only some containers

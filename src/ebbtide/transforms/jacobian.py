@@ -12,7 +12,7 @@ from ebbtide.arrays.array_type import ArrayType, owner_of
 from ebbtide.arrays.batched import BatchTrace, full
 from ebbtide.arrays.containers import flatten, objects_in, output_types, unflatten
 from ebbtide.arrays.context import current
-from ebbtide.arrays.functions import check_function
+from ebbtide.arrays.functions import check_function, is_whole
 from ebbtide.arrays.traced import TracedArray
 from ebbtide.arrays.vectors import is_vector
 from ebbtide.arrays.views import bottom
@@ -73,8 +73,7 @@ def jacobian(
     check_function(f, "jacobian")
     if mode not in _MODES:
         raise ValueError(f"mode={mode!r} is none of {_MODES}.")
-    is_number = isinstance(chunk_size, (int, np.integer)) and not isinstance(chunk_size, bool)
-    if chunk_size is not None and not (is_number and chunk_size >= 1):
+    if chunk_size is not None and not (is_whole(chunk_size) and chunk_size >= 1):
         raise ValueError(f"chunk_size={chunk_size!r} is no positive number of rows. Leave it out to have it chosen.")
 
     @wraps(f)

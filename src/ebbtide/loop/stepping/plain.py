@@ -12,7 +12,7 @@ import numpy as np
 
 from ebbtide.arrays.containers import unflatten
 from ebbtide.arrays.context import current
-from ebbtide.arrays.functions import check_call, check_function, line_of_function
+from ebbtide.arrays.functions import check_call, check_function, is_whole, line_of_function
 from ebbtide.arrays.location import user_line
 from ebbtide.arrays.traced import TracedArray
 from ebbtide.budget import check_budget, parse_directory
@@ -171,6 +171,5 @@ def check_arguments(steps: int, leaves: list[Any], inputs: Any, options: Options
     if options.resume is not None:
         parse_directory(options.resume, "resume=", "a run that is not resumed")
     every(options.resume_every)
-    whole = isinstance(collect_every, (int, np.integer)) and not isinstance(collect_every, bool)
-    if collect_every is not None and (not whole or collect_every < 1):
+    if collect_every is not None and (not is_whole(collect_every) or collect_every < 1):
         raise ValueError(f"collect_every= is a positive number of steps, not {collect_every!r}.")
