@@ -6,7 +6,7 @@ from typing import Any, final
 
 from ebbtide.agree import is_alone
 from ebbtide.loop.holding import ahead, held
-from ebbtide.loop.planning.predict import spare_tier
+from ebbtide.loop.planning.predict import is_taped, spare_tier
 from ebbtide.loop.planning.sizes import Sizes
 from ebbtide.schedules import Forward, Mixed, Position, Reverse, Snapshot
 
@@ -62,8 +62,7 @@ class Spare:
             return False
         if spare_tier(schedule, position.steps) is not None:
             return False  # it is planned
-        saves = isinstance(action, Forward) and (action.save or action.kind == "saved")
-        return (saves or isinstance(action, Reverse)) and is_in_the_way(schedule, sizes, position, action)
+        return (is_taped(action) or isinstance(action, Reverse)) and is_in_the_way(schedule, sizes, position, action)
 
     def drop(self, rule: Any) -> None:
         """Give it up."""

@@ -11,7 +11,7 @@ from ebbtide.arrays.primitive import Signature
 from ebbtide.loop.holding import ahead
 from ebbtide.loop.holding.spare import is_in_the_way
 from ebbtide.loop.planning.plan import Plan
-from ebbtide.loop.planning.predict import spare_tier
+from ebbtide.loop.planning.predict import is_taped, spare_tier
 from ebbtide.loop.stepping.steps import TapedStep
 from ebbtide.loop.stepping.swap import nodes_of
 from ebbtide.loop.values.state import bytes_of as bytes_of_leaves
@@ -135,7 +135,7 @@ class Moments:
         counted = self.held(course)
         held = counted - position.forward_ended * self.gone  # which is in no ledger
         waiting = sizes.state + sizes.gradients if position.forward_ended else 0
-        if isinstance(action, Forward) and (action.save or action.kind == "saved"):
+        if is_taped(action):
             course.spare = course.spare and (course.stays or not is_in_the_way(schedule, sizes, position, action))
             course.spare = course.spare and not self._is_given_up(position, counted + waiting)
             taped = self.traced - self._less(action.start, course)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass, replace
-from typing import final
+from typing import Any, TypeGuard, final
 
 from ebbtide.loop.planning.sizes import BUFFERED_ENTRIES, Sizes, count_tuples
 from ebbtide.schedules import (
@@ -138,8 +138,12 @@ def spare_tier(schedule: Schedule, steps: int) -> str | None:
     if steps <= 1 or not isinstance(schedule, (StoreAll, Mixed)):
         return None
     action = schedule.next_action(Position(steps=steps))
-    saves = isinstance(action, Forward) and (action.save or action.kind == "saved")
-    return action.tier if isinstance(action, Forward) and saves else None
+    return action.tier if is_taped(action) else None
+
+
+def is_taped(action: Any) -> TypeGuard[Forward]:
+    """Return whether an action keeps what steps save, so that they run on a tape."""
+    return isinstance(action, Forward) and (action.save or action.kind == "saved")
 
 
 def count_saved(schedule: Schedule, steps: int) -> int:
