@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.nestings import loop_in_python
 
 from ebbtide import Budget, DeterminismError, TraceError, grad, hvp, jit, jvp, linearize, timeloop, value_and_grad, vmap
 from ebbtide.schedules import Hierarchical, Mixed, Online, Periodic, Revolve, StoreAll
@@ -38,13 +39,6 @@ class Numbers:
         return range(STEPS)[i]
 
 
-def plain_loop(step: Any, state: Any, steps: int) -> Any:
-    """The loop as it would be written."""
-    for i in range(steps):
-        state = step(state, i)
-    return state
-
-
 def begins_late(number: Any, first: int) -> Any:
     """A function of a loop whose number depends on the control from a step on."""
 
@@ -66,7 +60,7 @@ def begins_late(number: Any, first: int) -> Any:
 def test_a_number_that_comes_to_depend_has_its_derivative(number: Any, first: int) -> None:
     """Whatever kind of number it is, and whichever the step, all schedules give the gradient of the plain loop."""
     f = begins_late(number, first)
-    wanted = grad(lambda k: f(k, plain_loop))(0.7)
+    wanted = grad(lambda k: f(k, loop_in_python))(0.7)
     for schedule in SCHEDULES:
         for verify in (True, False):
             loop = lambda *args, s=schedule, v=verify: timeloop(*args, schedule=s, verify=v)
@@ -82,7 +76,7 @@ def test_a_number_of_a_loop_of_unknown_length(first: int) -> None:
         count = lambda s, i: (step(s[0], i), s[1] + 1)
         return timeloop(count, (state, 0), until=lambda s: s[1] >= steps, max_steps=30, **options)[0]
 
-    wanted = grad(lambda k: f(k, plain_loop))(0.7)
+    wanted = grad(lambda k: f(k, loop_in_python))(0.7)
     for schedule in (Online(2), StoreAll(), None):
         found = grad(lambda k: f(k, lambda *args: until(*args, schedule=schedule)))(0.7)
         assert found == pytest.approx(wanted, rel=1e-12)
@@ -92,7 +86,7 @@ def test_a_number_of_a_loop_of_unknown_length(first: int) -> None:
 def test_a_number_in_other_derivatives(first: int) -> None:
     """So it is in products with the Hessian, in forward mode, and in what is linearized, also where steps run again."""
     f = begins_late(0.5 + 0.2j, first)
-    plain = lambda k: f(k, plain_loop)
+    plain = lambda k: f(k, loop_in_python)
     for schedule in (StoreAll(), Revolve(2)):
         g = lambda k: f(k, lambda *args: timeloop(*args, schedule=schedule))
         assert hvp(g)(0.7, 1.0) == pytest.approx(hvp(plain)(0.7, 1.0), rel=1e-12)
@@ -114,7 +108,7 @@ def test_a_number_of_a_run_that_is_resumed(tmp_path: Path) -> None:
         return grad(lambda k: f(k, lambda *args: timeloop(*args, **options)))(0.7), inputs.calls
 
     expected, calls = run(None)
-    assert expected == pytest.approx(grad(lambda k: f(k, plain_loop))(0.7), rel=1e-12)
+    assert expected == pytest.approx(grad(lambda k: f(k, loop_in_python))(0.7), rel=1e-12)
     for stop in range(3, calls, 6):
         with pytest.raises(KeyboardInterrupt):
             run(tmp_path / "run", stop)
@@ -141,8 +135,8 @@ def test_complex_numbers_of_python_and_floats_of_numpy(name: str) -> None:
     step, begin = OF_PYTHON[name]
     f = lambda k, loop, steps: np.sum(np.abs(loop(step, begin * k, steps)) ** 2)
     for steps in (9, 40):
-        wanted = grad(lambda k: f(k, plain_loop, steps))(0.7)
-        slope = jvp(lambda k: f(k, plain_loop, steps), (0.7,), (1.0,))[1]
+        wanted = grad(lambda k: f(k, loop_in_python, steps))(0.7)
+        slope = jvp(lambda k: f(k, loop_in_python, steps), (0.7,), (1.0,))[1]
         for schedule in SCHEDULES:
             g = lambda k: f(k, lambda *args: timeloop(*args, schedule=schedule), steps)
             assert grad(g)(0.7) == pytest.approx(wanted, rel=1e-11)
@@ -155,7 +149,7 @@ def test_a_number_that_widens_in_a_loop_within_a_loop() -> None:
     step = lambda s, i, k: s * 0.5 + 0.1 * k
     inner = lambda s, k, loop: loop(lambda s, i: step(s, i, k), s, 4)
     f = lambda k, loop: loop(lambda s, i: inner(s, k, loop), np.float32(0.5), 3) ** 2
-    wanted = grad(lambda k: f(k, plain_loop))(0.7)
+    wanted = grad(lambda k: f(k, loop_in_python))(0.7)
     assert grad(lambda k: f(k, timeloop))(0.7) == pytest.approx(wanted, rel=1e-7)
     assert jvp(lambda k: f(k, timeloop), (0.7,), (1.0,))[1] == pytest.approx(wanted, rel=1e-7)
     assert linearize(lambda k: f(k, timeloop), 0.7)[1](1.0) == pytest.approx(wanted, rel=1e-7)
@@ -243,7 +237,7 @@ def test_what_cannot_have_its_derivative_is_told(verify: bool) -> None:
     with pytest.raises(DeterminismError, match=r"a float of NumPy's|np\.float64\(0\.0\)"):
         grad(lambda k: f(k, 0.0))(0.7)
     assert grad(lambda k: f(k, np.float64(0.0)))(0.7) == pytest.approx(
-        grad(lambda k: plain_loop(step, (0.5 * k, 0.0), STEPS)[1])(0.7), rel=1e-12
+        grad(lambda k: loop_in_python(step, (0.5 * k, 0.0), STEPS)[1])(0.7), rel=1e-12
     )
 
 
@@ -260,7 +254,7 @@ def test_a_number_that_becomes_a_float_of_numpys(begin: Any) -> None:
     """What a first step does with another number does not show what later ones do with it."""
     step = lambda s, i, k: s * 0.3 + ((1.3 + 0.7j) / (1.1 + s)).real + (0.1 * k if i == 0 else 0.0)
     f = lambda k, loop: loop(lambda s, i: step(s, i, k), begin, 40) ** 2
-    wanted = grad(lambda k: f(k, plain_loop))(0.7)
+    wanted = grad(lambda k: f(k, loop_in_python))(0.7)
     for schedule in SCHEDULES:
         found = grad(lambda k: f(k, lambda *args: timeloop(*args, schedule=schedule)))(0.7)
         assert found == pytest.approx(wanted, rel=1e-12)

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from tests.fields import Field, Tensor, pack, product, random_field, same_bits, sine, spread, velocity
 from tests.measure import peak_bytes
+from tests.nestings import loop_in_python
 
 from ebbtide import (
     Budget,
@@ -66,13 +67,6 @@ def objective(parameters, loop=timeloop, **options):
 CONTROLS = {"v": V, "k": np.linspace(0.1, 0.4, 4), "start": W}
 
 
-def plain_loop(step, state, steps, inputs):
-    """The loop with `for`."""
-    for k in range(steps):
-        state = step(state, inputs[k])
-    return state
-
-
 def same(a, b):
     """Whether two gradients have the same bits."""
     return same_bits(a["v"], b["v"]) and same_bits(a["start"], b["start"]) and a["k"].tobytes() == b["k"].tobytes()
@@ -85,14 +79,14 @@ def test_derivatives():
     """Derivatives of a loop over vectors agree with differences, also the second, and with those of a `for` loop."""
     check_grads(lambda c: objective(c, schedule=Revolve(2)), CONTROLS, order=2)
     check_grads(lambda v: objective({**CONTROLS, "v": v, "forced": True}, schedule=Revolve(2)), V, order=1)
-    by_hand = grad(lambda c: objective(c, loop=plain_loop))(CONTROLS)
+    by_hand = grad(lambda c: objective(c, loop=loop_in_python))(CONTROLS)
     for name in ("v", "start"):
         assert np.allclose(pack(EXPECTED[name])[0], pack(by_hand[name])[0], rtol=1e-13)
 
 
 def test_value_without_derivatives():
     """A loop that is not differentiated gives the bits of the loop with `for`, on plain vectors."""
-    assert objective(CONTROLS) == objective(CONTROLS, loop=plain_loop) == value_and_grad(objective)(CONTROLS)[0]
+    assert objective(CONTROLS) == objective(CONTROLS, loop=loop_in_python) == value_and_grad(objective)(CONTROLS)[0]
 
 
 @pytest.mark.parametrize("storage", [None, Memory, Disk], ids=str)
@@ -195,13 +189,6 @@ def of_loops(t, loop, **options):
     return inner(last, K)
 
 
-def by_for(step, state, steps):
-    """The loop with `for`."""
-    for k in range(steps):
-        state = step(state, k)
-    return state
-
-
 MODES = {
     "grad": lambda f: grad(f)(T).data,
     "budget": lambda f: grad(f, budget=Budget(memory="400 KiB"))(T).data,
@@ -220,7 +207,7 @@ def test_operators_in_steps(objective, mode, schedule):
     """What is done to vectors in a step of a differentiated function needs no operators of their type, in any step."""
     derivative = MODES[mode]
     found = derivative(lambda t: objective(t, timeloop, schedule=schedule))
-    assert np.allclose(found, derivative(lambda t: objective(t, by_for)), rtol=1e-12)
+    assert np.allclose(found, derivative(lambda t: objective(t, loop_in_python)), rtol=1e-12)
 
 
 @pytest.mark.parametrize("mode", MODES)

@@ -6,6 +6,7 @@ import itertools
 
 import numpy as np
 import pytest
+from tests.transforms.test_batching import close
 
 from ebbtide import TraceError, grad, hvp, jit, jvp, vmap
 
@@ -42,13 +43,6 @@ INDICES = {
 def batches(shape):
     """Return the indices of all members, within the shortest axis."""
     return RANDOM.integers(0, 3, size=(SIZE, *shape)), RANDOM.integers(0, 3, size=(SIZE, *shape))
-
-
-def close(found, expected):
-    """Compare to rounding, shapes and dtypes exactly."""
-    expected = np.asarray(expected)
-    assert (found.shape, found.dtype) == (expected.shape, expected.dtype)
-    np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.parametrize("name", INDICES)

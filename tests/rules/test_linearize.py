@@ -4,23 +4,16 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from typing import Any
 
 import numpy as np
-import optree
 import pytest
+from tests.program.test_tracing import bits
 from tests.scale import sample_of_each
 
 from ebbtide import jvp, linearize
 
 from .example import callable_of
 from .examples import label, typed_cases
-
-
-def bits(value: Any) -> list[Any]:
-    """The types and bits of all leaves."""
-    leaves = [np.asarray(leaf) for leaf in optree.tree_leaves(value)]
-    return [(leaf.dtype, leaf.shape, leaf.tobytes()) for leaf in leaves]
 
 
 @pytest.mark.parametrize("case", sample_of_each(typed_cases(np.float64, np.complex64, smooth=True), 10), ids=label)

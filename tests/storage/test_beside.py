@@ -17,12 +17,9 @@ from ebbtide.errors import StorageError
 from ebbtide.storage import Disk, checksum, transfer
 from ebbtide.storage.system import POSIX
 
+from .helpers import state
+
 LARGE = 1 << 19
-
-
-def state(key, size):
-    """A state that is told by its key."""
-    return np.full(size, float(key))
 
 
 @pytest.mark.parametrize("cores", [1, 2])

@@ -7,14 +7,10 @@ import itertools
 import numpy as np
 import pytest
 from tests.measure import peak_bytes
+from tests.nestings import along
 from tests.scale import bar, sample
 
 import ebbtide as eb
-
-
-def along(f):
-    """Take a derivative in forward mode."""
-    return lambda x: eb.jvp(f, (x,), (1.0,))[1]
 
 
 def back(f):
