@@ -46,16 +46,18 @@ def pack_generator(generator: Generator) -> tuple[np.ndarray, list[Any]]:
     """
     bits = generator.bit_generator
     kind, seeds = type(bits).__name__, bits.seed_seq
-    by_key = kind == "Philox" and seeds is None  # as Philox(key=...) is, which spawns none
-    if type(bits) is not getattr(np.random, kind, None) or not (by_key or isinstance(seeds, SeedSequence)):
+    form: list[Any]
+    if type(bits) is np.random.Philox and seeds is None:  # of a key: it spawns none
+        spawned, form = 0, [kind, None, [], 0]
+    elif type(bits) is getattr(np.random, kind, None) and isinstance(seeds, SeedSequence):
+        spawned, form = seeds.n_children_spawned, [kind, _plain(seeds.entropy), list(seeds.spawn_key), seeds.pool_size]
+    else:
         raise TypeError(
             f"A generator in the state is made of {kind} and {type(seeds).__name__}, of which it is not known how to "
             f"copy them. Take one of {', '.join(_KINDS)} with a SeedSequence, as np.random.default_rng does."
         )
-    spawned = 0 if by_key else seeds.n_children_spawned
     numbers = [spawned, *(leaf for leaf in _leaves(bits.state) if not isinstance(leaf, str))]
     parts = [leaf.tobytes() if isinstance(leaf, np.ndarray) else _number(leaf) for leaf in numbers]
-    form = [kind, None, [], 0] if by_key else [kind, _plain(seeds.entropy), list(seeds.spawn_key), seeds.pool_size]
     return np.frombuffer(b"".join(parts), np.uint8), form
 
 
