@@ -16,7 +16,7 @@ from ebbtide.arrays.location import user_line
 from ebbtide.arrays.methods import binary, comparison, method, unary
 from ebbtide.arrays.outputs import into, partly
 from ebbtide.arrays.registry import HANDLERS, declare_further
-from ebbtide.arrays.views import Sharing, bottom, is_array, refresh, replace, same_view, write
+from ebbtide.arrays.views import Sharing, bottom, is_array, refresh, replace, root_of, same_view, write
 from ebbtide.errors import TraceError
 
 
@@ -64,11 +64,8 @@ class TracedArray:
 
     def frozen(self) -> TracedArray:
         """Return the array as it is now: later writes into this object do not change the result."""
-        self.present()
-        if self._sharing is not None:
-            self._sharing.private = False
-            if self._sharing.root is not None:
-                self._sharing.root.sharing().private = False
+        if self.present()._sharing is not None:
+            self.sharing().private = root_of(self).sharing().private = False
         made = TracedArray(self._trace, self._node, self._value)
         if self._trace.level < 0:
             self._trace.share(made, self)
