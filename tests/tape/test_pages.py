@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from tests.measure import peak_bytes
+from tests.measure import find_least, peak_bytes
 
 from ebbtide import Budget, BudgetError, grad, profile, vjp
 from ebbtide.ledger import BUFFERS, KINDS
@@ -199,3 +199,24 @@ def test_values_that_are_guarded_come_back_as_they_lay(tmp_path, name):
     found, p = pulled(Budget(caught.value.least, "1 GiB", tmp_path))
     assert found.tobytes() == expected.tobytes()
     assert p.bytes_read > 0
+
+
+def test_cotangents_of_the_caller_are_not_in_the_budget():
+    """Nor are they taken for what fills it: with disk a pullback runs at a least in which they have no room."""
+
+    def f(x):
+        y, returned = np.sin(x), []
+        for _ in range(6):
+            rows = np.broadcast_to(y, (3, SIZE))
+            returned.append(rows)
+            y = np.sin(y * 1.1) + 0.01
+            y = y + 0.01 * np.sum(np.sin(rows) * rows)
+        return np.sum(y), returned
+
+    x, given = np.linspace(0, 1, SIZE), [np.ones((3, SIZE)) for _ in range(6)]
+    pulled = lambda budget: vjp(f, x, budget=budget)[1]((1.0, given))[0]
+    least = find_least(lambda memory: pulled(Budget(memory, disk="1 GiB")))
+    assert least < 18 * UNIT
+    expected, found = pulled(None), []
+    assert peak_bytes(lambda: found.append(pulled(Budget(least, disk="1 GiB")))) - peak_bytes(lambda: f(x)) <= least
+    assert found[0].tobytes() == expected.tobytes()

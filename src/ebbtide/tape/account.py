@@ -9,6 +9,7 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from typing import Any, final
 
+from ebbtide.arrays.array_type import owner_of
 from ebbtide.arrays.context import current, current_or_none
 from ebbtide.arrays.reach import arrays_of
 from ebbtide.arrays.registry import declare_further
@@ -23,6 +24,7 @@ from ebbtide.tape.holders import pageable_bytes
 from ebbtide.tape.node import Node
 from ebbtide.tape.pager import Pager
 from ebbtide.tape.refusal import refusal
+from ebbtide.tape.saved import parts_of
 
 # What the interpreter takes beside arrays and records, as tracemalloc sees it: 14 KiB to 26 KiB for functions of one
 # and two operations, 33 KiB for a gradient of a gradient. Loops and checkpointed functions have it in what they say to
@@ -82,6 +84,12 @@ class Account:
         if self.pager is not None:
             self.pager.budget = self.pager.budget or self.budget  # it may have fitted in the sweep before
             _settle(self.pager, seeds, leaves)
+
+    def borrow(self, seeds: list[Any]) -> None:
+        """Do not count, in the sweep from these seeds, the cotangents that it does not own: others hold them."""
+        if self.pager is not None:
+            owners = [owner_of(part) for _, value, owned in seeds if not owned for part in parts_of(value)]
+            self.pager.lent = {id(owner): weakref.ref(owner) for owner in owners}
 
     def at_work(self) -> AbstractContextManager[None]:
         """Let the budget of the call bind in the block, in which the pullback that it is open for runs."""

@@ -50,6 +50,7 @@ class Pager:
 
     Attributes:
         disk: Tells what finds room there.
+        lent: Cotangents that others hold, by address, which are not counted.
         needed: The bytes in the ledger that would not have passed the budget there.
         pinned: Addresses of arrays that others hold, which would stay in memory when they are paged.
         pages: What went to disk; None if nothing did.
@@ -62,8 +63,8 @@ class Pager:
 
     __slots__ = (
         "_around", "_cells", "_entries", "_excluded", "_given", "_known", "_margin", "_measures", "_sizes",
-        "_slivers", "_step", "budget", "disk", "ledger", "needed", "overhead", "pages", "passed", "pinned", "strict",
-        "unplanned",
+        "_slivers", "_step", "budget", "disk", "ledger", "lent", "needed", "overhead", "pages", "passed", "pinned",
+        "strict", "unplanned",
     )  # fmt: skip
 
     def __init__(
@@ -80,7 +81,7 @@ class Pager:
         self._known: dict[int, tuple[Any, Any]] = {}
         self.pages: Pages | None = None
         self.passed: str | None = None
-        self.disk, self.needed = DiskRoom(ledger), 0
+        self.disk, self.needed, self.lent = DiskRoom(ledger), 0, dict[int, weakref.ref[np.ndarray]]()
 
     @classmethod
     def measuring(cls, around: Pager) -> Pager:
@@ -209,7 +210,8 @@ class Pager:
     def take(self, value: Any) -> None:
         """Count the memory of a cotangent."""
         for owner in [owner_of(part) for part in parts_of(value)]:
-            self.ledger.share(COTANGENTS, id(owner), owner.nbytes)
+            if (lent := self.lent.get(id(owner))) is None or lent() is not owner:
+                self.ledger.share(COTANGENTS, id(owner), owner.nbytes)
 
     def drop(self, value: Any) -> None:
         """Uncount the memory of a cotangent."""
@@ -221,9 +223,8 @@ class Pager:
     @property
     def on_disk(self) -> bool:
         """Return whether there is disk, here or around a function that is measured."""
-        if self._measures and self._around is not None:
-            return self._around.on_disk
-        return self.budget is not None and self.budget.disk > 0
+        measures = self._measures and self._around is not None
+        return self._around.on_disk if measures else self.budget is not None and self.budget.disk > 0
 
     def room(self, pull: Pull, node: Node, parent: Node, running: Any, exclusive: bool, values: list[Any]) -> None:
         """Make room for what one pull of a node allocates, and for loading the *values* that it takes."""
@@ -249,18 +250,18 @@ class Pager:
                 need += cell.size.nbytes  # a view keeps all of its base; read back it does not
         self.enforce(need, node, keep=saved)
 
-    def enforce(self, need: int, node: Node, keep: Any = ()) -> None:
-        """Page the oldest saved values until *need* more bytes fit."""
+    def enforce(self, need: int, node: Node, keep: Any = None) -> None:
+        """Page the oldest saved values until *need* more bytes fit, in a sweep but those to *keep*."""
         ledger, budget, room = self.ledger, self.budget, need + self._unplanned()
         if budget is None or ledger.limit is None or self.passed is not None or ledger.live + room <= ledger.limit:
             return
         if self._step:
             ledger.relieve(ledger.live + room - ledger.limit)
-        self._make_room(room, keep)
+        self._make_room(room, keep or ())
         if not self._step:
             ledger.relieve(ledger.live + room - ledger.limit)
         if ledger.live + room > ledger.limit:
-            if self.strict or need:
+            if self.strict or keep is not None:  # a sweep needs the values and not their sizes
                 raise refusal(ledger, budget, node, room)
             self._pass(node, ledger.live + room)
 

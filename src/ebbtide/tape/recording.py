@@ -86,6 +86,7 @@ class Recording:
         try:
             with Heap(steps=False), entered(ledger=ledger, budget=self.account.budget), self.account.at_work():
                 self.account.settle(seeds, self.leaves)
+                self.account.borrow(seeds)
                 found = sweep(self.tape, seeds, self.leaves, retain=retain)
                 if not retain:
                     self.account.finish()
