@@ -223,8 +223,8 @@ class Pager:
     @property
     def on_disk(self) -> bool:
         """Return whether there is disk, here or around a function that is measured."""
-        measures = self._measures and self._around is not None
-        return self._around.on_disk if measures else self.budget is not None and self.budget.disk > 0
+        around = self._around if self._measures else None
+        return bool(self.budget and self.budget.disk) if around is None else around.on_disk
 
     def room(self, pull: Pull, node: Node, parent: Node, running: Any, exclusive: bool, values: list[Any]) -> None:
         """Make room for what one pull of a node allocates, and for loading the *values* that it takes."""
