@@ -88,7 +88,8 @@ class Ledger:
     __slots__ = (
         "__weakref__", "_around", "_at_work", "_excused", "_hearers", "_owners", "_resting", "_tickets", "_uncount",
         "alone", "entries", "given_up", "held", "kept", "left_out", "lenders", "lendings", "limit", "meters", "peak",
-        "phase", "quota", "refusals", "report", "retained", "saved", "timeline", "unfinished", "warned", "watched",
+        "phase", "quota", "refusals", "report", "retained", "saved", "taken", "timeline", "unfinished", "warned",
+        "watched",
     )  # fmt: skip
 
     def __init__(
@@ -114,6 +115,8 @@ class Ledger:
         self.kept: dict[int, _Ticket] = {}
         self.meters: list[Any] = []  # those of steps that are measured: told what is counted, and given up
         self.refusals: list[Any] | None = None  # of loops in a step that is measured: (error, plan); else None
+        # What pulls that no forecast knows took where they were measured, by address, cotangent and operand.
+        self.taken: dict[tuple[int, Any, Any], int] = {}
         self.phase = "forward"
         self.timeline: Timeline | None = None
         self.entries: dict[tuple[Any, ...], SavedEntry] | None = None

@@ -67,9 +67,9 @@ class Forecast:
         live: Bytes held when the sweep starts.
         paged: Whether all saved values that can be on disk are there, but for those of the node that is pulled.
         bare: Whether time loops give up all that they can do without.
-        counted: Tells of a saved value, or of an array in the parameters of an operation, whether it is part of what
-            is held; by default all saved values are.
+        counted: Tells whether a saved value, or an array in parameters, is held; by default all saved values are.
         outlived: Returns which buffers others keep as well, of those that nodes hold so many times.
+        taken: What pulls took where they were measured; see `Ledger.taken`.
 
     Attributes:
         peak: The most bytes that are held at a time.
@@ -86,6 +86,7 @@ class Forecast:
     bare: bool = False
     counted: Callable[[Any], bool] | None = None
     outlived: Callable[[dict[int, int]], list[int]] | None = None
+    taken: dict[tuple[int, Any, Any], int] = field(default_factory=dict)
     peak: int = 0
     place: Node | None = None
     behind: int = 0
@@ -190,7 +191,7 @@ class Forecast:
             exclusive: Whether the pull may use up the cotangent of the node.
             values: The saved values that it takes.
         """
-        own = Forecast(0, _outcomes=self._outcomes)
+        own = Forecast(0, taken=self.taken, _outcomes=self._outcomes)
         if running is not None:
             own._slots[parent.number] = _Slot(_Buffer(0), running.owned, form=_form(form_of(running.value)))
         g = _Slot(_Buffer(0), exclusive, form=_form(form_here(node.type)))
@@ -287,20 +288,19 @@ class Forecast:
         return outcome.temporary + outcome.nbytes
 
     def _outcome(self, pull: Pull, params: Any, g: Any, kind: ArrayType, saved: list[Any]) -> Outcome:
+        taken = self.taken.get((id(pull), g, kind), 0) if self.taken else 0
         if not is_large(g, kind):
             # Sooner guessed than looked up; to remember 64 took 20 KB, a quarter of the least budget of a small state.
-            return outcome_of(pull, g, kind, params, saved)
+            return outcome_of(pull, g, kind, params, saved).at_least(taken)
         types = tuple([v if type(v) in (ArrayType, Form) else None if v is None else type(v) for v in saved])
         params = None if is_users(pull) else params
         key = id(pull), id(params), g, kind, types
-        found = self._outcomes.get(key)
-        if found is None:
+        if key not in self._outcomes:
             if len(self._outcomes) >= _MOST_OUTCOMES:
                 self._outcomes.clear()
             # What has its address in the key is kept, so that the address stays its own.
-            found = (pull, params), outcome_of(pull, g, kind, params, saved)
-            self._outcomes[key] = found
-        return found[1]
+            self._outcomes[key] = (pull, params), outcome_of(pull, g, kind, params, saved).at_least(taken)
+        return self._outcomes[key][1]
 
     def _moved(self, g: _Slot) -> _Buffer:
         g.buffer.holders += 1

@@ -8,7 +8,7 @@ weak references see when it dies.
 from __future__ import annotations
 
 import weakref
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, final
 
 import numpy as np
@@ -45,6 +45,10 @@ class Outcome:
     temporary: int
     ours: bool
     form: Form | None = None
+
+    def at_least(self, nbytes: int) -> Outcome:
+        """Return that of a pull which was seen to take so many bytes, its result among them."""
+        return replace(self, temporary=max(self.temporary, nbytes - self.nbytes)) if nbytes else self
 
 
 # Of a pull that works in the memory of its cotangent.

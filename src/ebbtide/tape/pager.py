@@ -234,7 +234,8 @@ class Pager:
         given = node.type.nbytes + parent.type.nbytes + sum(bytes_of(c) for c in values if type(c) is SavedValue)
         if self.ledger.live + _FAR * given < self.ledger.limit:
             return
-        self.load_room(Forecast(0).need_of(pull, node, parent, running, exclusive, values), node, values)
+        need = Forecast(0, taken=self.ledger.taken).need_of(pull, node, parent, running, exclusive, values)
+        self.load_room(need, node, values)
 
     def load_room(self, need: int, node: Node, saved: Any) -> None:
         """Make room for loading saved values, which stay in memory, and for *need* bytes more."""
@@ -382,7 +383,7 @@ class Pager:
         if paged:
             there, _ = pageable_bytes([node for node, *_ in seeds], holds, left)
             live -= there + sum([p.buffer_nbytes for p in pages])
-        forecast = Forecast(live, paged, bare, holds, self.ledger.outlived)
+        forecast = Forecast(live, paged, bare, holds, self.ledger.outlived, self.ledger.taken)
         forecast.run(seeds, given, leaves)
         if paged and not self._measures:
             # Loops, programs and checkpointed functions have room for the interpreter in what they say to need.

@@ -12,16 +12,15 @@ from ebbtide.loop.measuring.likeness import is_measured
 from ebbtide.loop.stepping.steps import TapedStep
 from ebbtide.loop.stepping.swap import nodes_of
 from ebbtide.machine import Meter
-from ebbtide.tape.forms import form_here, form_of, ones_of
+from ebbtide.tape.forms import form_here, ones_of
 from ebbtide.tape.node import Node
-from ebbtide.tape.outcome import outcome_of
 from ebbtide.tape.region import Region
 from ebbtide.tape.saved import SavedValue
 
 
 def measure_rules(record: TapedStep, region: Region) -> int:
     """
-    Return the most bytes that a rule of the first step takes beyond what is forecast of it.
+    Note what the rules of the first step take, and return by how much its sweep takes more than was forecast.
 
     Each of those that nobody knows is run once, with a cotangent of ones. A step whose saved values passed the budget
     has them no more: it is refused, and what its rules take is measured where it fits.
@@ -36,27 +35,25 @@ def measure_rules(record: TapedStep, region: Region) -> int:
     # A rule may talk to other processes, so that all run it or none does.
     if agree(record.tape.pager.passed is not None):
         return 0
-    found = 0
-    for node in nodes_of(record):
-        if not is_measured(node.signature):
-            continue
+    nodes = [node for node in nodes_of(record) if is_measured(node.signature)]
+    if not nodes:
+        return 0
+    before, ledger = record.forecast(), record.tape.pager.ledger
+    for node in nodes:
         # Of an error tells the sweep, which comes with the cotangent that it is about.
         with region.outside(region.ledger), np.errstate(all="ignore"), suppress(Exception):
-            found = max(found, _most_beyond(node))
-    return found
+            _measure(node, ledger.taken)
+    return record.forecast() - before
 
 
-def _most_beyond(node: Node) -> int:
-    """Return by how much the pulls of an operation take more than what is forecast."""
+def _measure(node: Node, taken: dict[tuple[int, Any, Any], int]) -> None:
+    """Run the pulls of an operation, and note the most that each takes; see `Ledger.taken`."""
     assert Meter is not None
     signature: Any = node.signature
     cells: Any = node.saved
-    found = 0
     for (pull, uses, _), parent in zip(*signature.ordered(node.parents), strict=True):
         values = [cells[s].open(node) if type(cells[s]) is SavedValue else cells[s] for s in uses]
-        kind = form_here(node.type)
-        known, g = outcome_of(pull, kind, parent.type, node.params, [form_of(value) for value in values]), ones_of(kind)
+        g, key = ones_of(kind := form_here(node.type)), (id(pull), kind, parent.type)
         with Meter() as meter:
             pull.rule(g, parent.type, node.params, *values)
-        found = max(found, meter.peak - known.nbytes - known.temporary)
-    return found
+        taken[key] = max(meter.peak, taken.get(key, 0))
