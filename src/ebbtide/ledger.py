@@ -114,7 +114,8 @@ class Ledger:
         self.alone = 0
         self.kept: dict[int, _Ticket] = {}
         self.meters: list[Any] = []  # those of steps that are measured: told what is counted, and given up
-        self.refusals: list[Any] | None = None  # of loops in a step that is measured: (error, plan); else None
+        # Of loops in a step that is measured: the tape of its derivative, and a list of (error, plan).
+        self.refusals: tuple[Any, list[Any]] = None, []
         # What pulls that no forecast knows took where they were measured, by address, cotangent and operand.
         self.taken: dict[tuple[int, Any, Any], int] = {}
         self.phase = "forward"

@@ -8,6 +8,7 @@ from tests.nestings import WAYS, check_nestings, check_ways
 
 import ebbtide as eb
 from ebbtide import timeloop
+from ebbtide.errors import BudgetError
 from ebbtide.schedules import Revolve
 
 
@@ -158,3 +159,18 @@ OF_STEPS = (
 def test_derivatives_in_steps(function):
     """A step may take derivatives of another loop, whatever derivatives are taken around, by what it closes over."""
     check_ways(function, WAYS, rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("wraps", [lambda f: f, eb.checkpoint], ids=["plain", "checkpointed"])
+def test_derivatives_in_steps_that_do_not_fit(wraps):
+    """A loop that is refused in a derivative in the first step is not run on, as it would be swept: a BudgetError."""
+    force = wraps(eb.grad(lambda b: np.sum(timeloop(lambda b, j: b + 0.5 * np.sin(b), b, 2))))
+
+    def loss(v):
+        return np.sum(timeloop(lambda v, i: 0.7 * force(v), v, 4))
+
+    for kibibytes in range(32, 80, 3):  # the step fits from 40 or 55 on, its loop from 85 or 105 on
+        with pytest.raises(BudgetError):
+            eb.grad(loss, budget=eb.Budget(memory=f"{kibibytes} KiB"))(START)
+    budget = eb.Budget(memory="1 MiB")
+    np.testing.assert_array_equal(eb.grad(loss, budget=budget)(START), eb.grad(loss)(START))

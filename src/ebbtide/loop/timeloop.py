@@ -215,7 +215,7 @@ def _taped_loop(
         let_buffer_go(ledger, options.storage)
         if directory is not None:
             directory.close()
-        first, report, plan = None, None, next((plan for known, plan in ledger.refusals or () if known is error), None)
+        first, report, plan = None, None, next((plan for known, plan in ledger.refusals[1] if known is error), None)
         if plan is None:
             raise
         without_frames(error)

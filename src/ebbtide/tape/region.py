@@ -191,10 +191,15 @@ class Region:
         On the tapes of that function it would be recorded, wherever a rule asks for what is around, as communication
         does.
         """
+        return beneath(self.root, ledger=ledger)
+
+    @property
+    def root(self) -> Tape:
+        """The tape of the derivative that the region is in, which is swept when the function has returned."""
         tape = self.outer
         while tape.outer is not None:
             tape = tape.outer
-        return beneath(tape, ledger=ledger)
+        return tape
 
     def running(self, trace: Any) -> Running:
         """Run the block, in which the function of the region is called, on *trace*."""

@@ -143,8 +143,8 @@ def first_steps(
     except BudgetError as error:
         measured.first.close()
         fitting = partial(planned, schedule=options.schedule, costs=options.costs, memory=error.least - outside["held"])
-        waits = ledger.refusals if options.budget is None else None
-        raise _refusal(error, measured, fitting, waits) from None
+        root, waits = ledger.refusals if options.budget is None else (None, [])
+        raise _refusal(error, measured, fitting, waits if root is stepper.region.root else None) from None
     first = measured.first
     plan = whole.predict(plan, available, steps * bytes_of(first.outputs), held)
     if within.inner:

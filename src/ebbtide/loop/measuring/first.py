@@ -194,7 +194,7 @@ def run_first(stepper: Stepper, values: list[Any], ledger: Ledger, allowed: Budg
     given_up = ledger.given_up
     lendings = ledger.lendings
     tracing = measured_peak() if tracemalloc.is_tracing() else nullcontext()
-    with tracing as peak, _gathering(ledger, meter) as refusals:
+    with tracing as peak, _gathering(ledger, meter, stepper.region.root) as refusals:
         begun = time.process_time()
         with Timed() as timed, meter or nullcontext(), entered(ledger=ledger), ledger.watching() as held:
             record, after, output = stepper.taped(0, list(values), pager)
@@ -243,10 +243,14 @@ def run_instead(stepper: Stepper, values: list[Any], first: First, ledger: Ledge
 
 
 @contextmanager
-def _gathering(ledger: Ledger, meter: _Meters | None) -> Iterator[list[Any]]:
-    """Tell a meter what is counted in the block, and have loops that are refused there run on; see `loop/refused`."""
+def _gathering(ledger: Ledger, meter: _Meters | None, root: Any) -> Iterator[list[Any]]:
+    """
+    Tell a meter what is counted in the block, and have loops that are refused there run on; see `loop/refused`.
+
+    Those of derivatives in the block, on other tapes than *root*, do not: they are swept in it.
+    """
     before, meters, found = ledger.refusals, ledger.meters, list[Any]()
-    ledger.refusals, ledger.meters = found, meters if meter is None else [*meters, meter]
+    ledger.refusals, ledger.meters = (root, found), meters if meter is None else [*meters, meter]
     try:
         yield found
     finally:
