@@ -45,7 +45,8 @@ def allreduce(array: Any, comm: Any, op: str = "sum") -> Any:
     Args:
         array: Of the same shape and dtype on all ranks.
         comm: The communicator.
-        op: "sum", "max" or "min". Where several ranks have the extreme, its derivative is shared equally by them.
+        op: "sum", "max" or "min". Where several ranks have the extreme, its derivative is shared equally by them. Of
+            booleans there are extremes (any, all) and no sum.
 
     Memory:
         The result. A tape saves nothing for a sum; for an extreme the array and the result.
