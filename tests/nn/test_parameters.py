@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from ebbtide import grad
+from ebbtide.errors import TraceError
 from ebbtide.nn import load_parameters, save_parameters
 
 TREE = {"w": [np.eye(2, dtype=np.float32), np.arange(3)], "b/c": 0.5}
@@ -61,3 +62,36 @@ def test_a_failure_keeps_the_old_file(tmp_path):
         grad(lambda x: save_parameters(path, x))(np.ones(2))
     assert path.read_bytes() == before
     assert len(list(tmp_path.iterdir())) == 1
+
+
+def test_a_saved_file_is_like_any_new_one(tmp_path):
+    """It has the permissions of a new file, not those of a temporary one, and a link to it stays a link."""
+    other, path, link = tmp_path / "other", tmp_path / "net.npz", tmp_path / "link.npz"
+    other.touch()
+    link.symlink_to(path)
+    save_parameters(link, np.ones(2))
+    assert link.is_symlink()
+    assert path.stat().st_mode == other.stat().st_mode
+    np.testing.assert_array_equal(load_parameters(path, np.zeros(2)), np.ones(2))
+    assert sorted(tmp_path.iterdir()) == sorted([other, path, link])
+
+
+def test_each_changed_byte_is_harmless_or_refused(tmp_path):
+    """With any byte changed the file has the same parameters, or is refused."""
+    path = tmp_path / "net.npz"
+    save_parameters(path, np.arange(5.0))
+    content = path.read_bytes()
+    for place in range(len(content)):
+        for change in (0x5A, 0xFF):
+            path.write_bytes(content[:place] + bytes([content[place] ^ change]) + content[place + 1 :])
+            try:
+                found = load_parameters(path, np.zeros(5))
+            except (ValueError, OSError):
+                continue
+            np.testing.assert_array_equal(found, np.arange(5.0))
+
+
+def test_masks_are_not_lost(tmp_path):
+    """A masked array is refused, as its mask would not be in the file."""
+    with pytest.raises(TraceError, match="mask would be lost"):
+        save_parameters(tmp_path / "net.npz", {"w": np.ma.masked_array([1.0, 2.0], [True, False])})

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import os
-import tempfile
 import zipfile
 import zlib
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import numpy as np
 
 from ebbtide.arrays.array_type import type_of
 from ebbtide.arrays.containers import flatten, paths_of, unflatten
+from ebbtide.arrays.misuse import refuse_class
 from ebbtide.arrays.traced import TracedArray
 
 # What the one leaf of a container that is an array itself is called.
@@ -24,11 +25,13 @@ def save_parameters(path: str | os.PathLike[str], tree: Any) -> None:
     Write the leaves of a container into one file, which `load_parameters` and `np.load` read.
 
     Args:
-        path: The file; what is there stays whole until the new one is on the disk, and is replaced then.
+        path: The file, or a link to it; what is there stays whole until the new one is on the disk, and is replaced
+            then.
         tree: A container of arrays and numbers.
 
     Raises:
         TypeError: A leaf is traced, or is no array of numbers and no number.
+        TraceError: A leaf is a masked array, whose mask would be lost.
         OSError: The file cannot be written.
 
     Memory:
@@ -36,11 +39,11 @@ def save_parameters(path: str | os.PathLike[str], tree: Any) -> None:
     """
     leaves, structure = flatten(tree)
     entries = dict(zip(_names(structure), map(_entry, leaves, paths_of(structure)), strict=True))
-    target = Path(path)
-    handle, name = tempfile.mkstemp(prefix=target.name + ".", suffix=".part", dir=target.parent)
-    part = Path(name)
+    target = Path(path).resolve()
+    # With the permissions of any new file: a temporary one would be for its owner alone.
+    part = target.with_name(f"{target.name}.{uuid4().hex}.part")
     try:
-        with os.fdopen(handle, "wb") as file:
+        with part.open("xb") as file:
             np.savez(file, allow_pickle=False, **entries)
             file.flush()
             os.fsync(file.fileno())
@@ -99,7 +102,7 @@ def _entries_of(path: str | os.PathLike[str]) -> dict[str, Any]:
             if isinstance(archive, np.ndarray):
                 raise ValueError("it is one array")
             return {name: archive[name] for name in archive.files}
-    except (ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+    except (ValueError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error) as error:  # RuntimeError: encrypted
         raise ValueError(
             f"{os.fspath(path)} has no parameters: {error}. Give a file that save_parameters has written."
         ) from error
@@ -112,6 +115,7 @@ def _names(structure: Any) -> list[str]:
 def _entry(leaf: Any, place: str) -> Any:
     if type(leaf) is TracedArray:
         raise TypeError(f"The parameter{place and ' ' + place} is traced, and has no value. Save after the function.")
+    refuse_class(type(leaf), f"Cannot save the parameter{place and ' ' + place}")
     array = np.asarray(leaf)
     if array.dtype.kind not in "fciub":
         raise TypeError(f"The parameter{place and ' ' + place} is of type {array.dtype}; numbers can be saved.")
