@@ -8,6 +8,7 @@ from tests.measure import peak_bytes
 
 from ebbtide import grad, jit, jvp, ravel_tree, value_and_grad, vjp, vmap
 from ebbtide.arrays.flat import Unravel
+from ebbtide.errors import TraceError
 from ebbtide.testing import check_grads
 
 RANDOM = np.random.default_rng(5)
@@ -71,6 +72,8 @@ def test_refusals():
         ravel_tree({"a": [1.0, "b"]})
     with pytest.raises(ValueError, match=r"shape \(3,\), and the container has 2 elements in 1 leaves"):
         ravel_tree([np.zeros(2)])[1](np.zeros(3))
+    with pytest.raises(TraceError, match=r"leaf \['a'\]: it is a masked array, whose mask would be lost"):
+        ravel_tree({"a": np.ma.masked_array([1.0, 2.0], [True, False])})
 
 
 def test_derivatives():

@@ -10,6 +10,7 @@ import numpy as np
 
 from ebbtide.arrays.array_type import ArrayType, type_of
 from ebbtide.arrays.containers import flatten, paths_of, unflatten
+from ebbtide.arrays.misuse import refuse_class
 from ebbtide.arrays.primitive import matched
 from ebbtide.arrays.traced import TracedArray
 
@@ -29,6 +30,7 @@ def ravel_tree(tree: Any) -> tuple[Any, Unravel]:
 
     Raises:
         TypeError: A leaf is no array of numbers and no number.
+        TraceError: A leaf is a masked array, whose mask would be lost, or a matrix.
 
     Memory:
         The vector. Leaves that `unravel` makes of a plain vector are views of it, unless their dtype is another one.
@@ -50,6 +52,7 @@ def ravel_tree(tree: Any) -> tuple[Any, Unravel]:
 
 def _kind_of(leaf: Any, place: str) -> ArrayType:
     if isinstance(leaf, (np.ndarray, np.generic, TracedArray, bool, int, float, complex)):
+        refuse_class(type(leaf), f"ravel_tree cannot take the leaf{place and ' ' + place}")
         kind = type_of(leaf)
         if kind.dtype.kind in "fciub":
             return kind
