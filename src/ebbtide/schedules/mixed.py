@@ -30,7 +30,8 @@ class Mixed(Schedule):
 
     It goes on from any position that can be completed: with snapshots lost, with a working state between two
     snapshots, or with another number of units than the sweep began with. It takes the fewest steps from the beginning
-    where at most 510 restart states fit, and the loop is as long as the table; else about as few.
+    where at most 510 restart states fit, the loop is as long as the table, and both sweeps have as many units; else
+    about as few.
 
     Args:
         units: The size of the memory for snapshots, in any unit, such as bytes.
@@ -126,7 +127,7 @@ class Mixed(Schedule):
 
     def forward_steps(self, steps: int) -> int:
         """
-        Return the least number of forward steps of a whole gradient.
+        Return the number of forward steps of a whole gradient, the least where both sweeps have as many units.
 
         Args:
             steps: The number of steps of the loop.
