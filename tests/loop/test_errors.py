@@ -473,6 +473,27 @@ def test_step_that_is_not_deterministic_when_it_is_measured(where, memory):
         grad(f, budget=Budget(memory=memory, disk="200 MiB"))(u)
 
 
+@pytest.mark.parametrize("steps", [10, 40])
+@pytest.mark.parametrize("call", ["grad", "hvp", "vmap"])
+def test_step_that_is_not_deterministic_when_the_function_alone_is_measured(call, steps):
+    """So is one that is run on plain values, or from others than the user's, whatever the budget."""
+    calls, u = [0], np.linspace(0.5, 1.1, 20_000)
+
+    def f(u):
+        def step(x, i):
+            calls[0] += 1
+            sines = np.sin((1 + 0.01 * calls[0]) * x)
+            return x + 0.1 * np.median(sines.reshape(8, -1), axis=0).repeat(8)
+
+        return np.sum((timeloop(step, u if call == "grad" else np.ones(20_000), steps) * u) ** 2)
+
+    budget = Budget(memory="400 MiB")
+    pull = grad(f, budget=budget)
+    calls_of = {"hvp": lambda u: hvp(f, budget=budget)(u, u), "vmap": lambda u: vmap(pull)(np.stack([u, u]))}
+    with pytest.raises(DeterminismError, match="Step 0 gave another result"):
+        calls_of.get(call, pull)(u)
+
+
 @pytest.mark.parametrize("late", [False, True])
 @pytest.mark.parametrize("schedule", SCHEDULES, ids=str)
 def test_number_that_changes_between_two_pulls(schedule, late):

@@ -30,8 +30,7 @@ class Mixed(Schedule):
 
     It goes on from any position that can be completed: with snapshots lost, with a working state between two
     snapshots, or with another number of units than the sweep began with. It takes the fewest steps from the beginning
-    where at most 510 restart states fit, the loop is as long as the table, and both sweeps have as many units; else
-    about as few.
+    where at most 510 restart states fit, the table is as long, and both sweeps have as many units; else about as few.
 
     Args:
         units: The size of the memory for snapshots, in any unit, such as bytes.

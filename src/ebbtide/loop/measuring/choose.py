@@ -21,7 +21,7 @@ from ebbtide.loop.holding.disk_part import DiskPart
 from ebbtide.loop.holding.held import RECORD
 from ebbtide.loop.holding.share import claim, held_outside, paged_outside, room_beside
 from ebbtide.loop.measuring.before import may_page_more, page_half, page_more
-from ebbtide.loop.measuring.first import First, run_instead
+from ebbtide.loop.measuring.first import First
 from ebbtide.loop.measuring.growing import Begun, begin
 from ebbtide.loop.measuring.inside import Inside
 from ebbtide.loop.measuring.measure import measure_alone, measure_sizes, without_spare
@@ -151,7 +151,7 @@ def first_steps(
         # A later plan, where there is less, has to try: loops in the steps ask for what they need.
         plan = replace(plan, sizes=replace(plan.sizes, run=own.run + plan.sizes.saved - own.saved))
     plan = plan.with_measuring(begun.lifting, None)
-    first = run_instead(stepper, values, first, account, allowed) if begun.lifting else first
+    first = begun.from_the_users(stepper, values, first, account, allowed)
     if report is None:
         return first, plan, None
     seconds = time.perf_counter() - start
@@ -207,9 +207,7 @@ def _measure_costs(measured: _Measured, allowed: Budget) -> Costs:
     stepper, plain = measured.stepper, measured.plain
     if measured.is_lifted:
         return measure_sweep(stepper, values, first, sizes, account, plain)
-    measured.first, costs = measure_steps(
-        stepper, values, first, sizes, account, allowed, plain, measured.options.verify
-    )  # fmt: skip
+    measured.first, costs = measure_steps(stepper, values, first, sizes, account, allowed, plain)
     return costs
 
 

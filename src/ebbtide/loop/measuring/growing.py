@@ -14,9 +14,10 @@ from ebbtide.arrays.context import current, entered
 from ebbtide.budget import Budget
 from ebbtide.ledger import Ledger, Mark
 from ebbtide.loop.measuring.first import First, run_first, run_instead
-from ebbtide.loop.measuring.timing import time_plain
+from ebbtide.loop.measuring.timing import is_alike, time_plain, verifier_of
 from ebbtide.loop.planning.sizes import RESERVE
 from ebbtide.loop.stepping.steps import Stepper
+from ebbtide.loop.stepping.verify import Verifier
 from ebbtide.loop.stepping.warm import Timed
 from ebbtide.loop.values.state import bytes_of, owned
 from ebbtide.machine import Meter
@@ -54,12 +55,26 @@ class Begun:
         plain: The step on plain values that told so, or that they do not; None where that was not run.
         lifting: The taped steps that are run for nothing but that: 0 with the user's values. None is run to be timed
             then: the one with others is the second step, and warm.
+        verifier: Knows what the step led to with the user's values, where others have taken their place.
     """
 
     first: First
     values: list[Any]
     plain: Plain | None = None
     lifting: int = 0
+    verifier: Verifier | None = None
+
+    def from_the_users(
+        self, stepper: Stepper, values: list[Any], first: First, ledger: Ledger, allowed: Budget | None
+    ) -> First:
+        """Return the step to begin the loop with: the *first* one, or if need be another one with the user's values."""
+        if not self.lifting:
+            return first
+        first = run_instead(stepper, values, first, ledger, allowed)
+        assert first.record is not None
+        if self.verifier is not None and is_alike(stepper, first.record):
+            self.verifier.taped(0, first.after)
+        return first
 
 
 def begin(stepper: Stepper, values: list[Any], ledger: Ledger, mark: Mark, allowed: Budget | None) -> Begun:
@@ -84,18 +99,23 @@ def begin(stepper: Stepper, values: list[Any], ledger: Ledger, mark: Mark, allow
         return Begun(run_first(stepper, values, ledger, allowed), values)
     after: list[Any] = []
     if (plain := _run_plain(stepper, values, ledger, mark, after)) is not None:
-        more = _lifted(stepper, values, after)
+        more, verifier = _lifted(stepper, values, after), verifier_of(stepper, after)
         after.clear()
         if more is None:
-            return Begun(run_first(stepper, values, ledger, allowed), values, plain)
+            first = run_first(stepper, values, ledger, allowed)
+            assert first.record is not None
+            if is_alike(stepper, first.record):
+                verifier.taped(0, first.after)
+            return Begun(first, values, plain)
         # Tangents of zeros are none of the user's.
         with np.errstate(all="ignore"):
-            return Begun(run_first(stepper, more, ledger, allowed), more, plain, lifting=1)
+            return Begun(run_first(stepper, more, ledger, allowed), more, plain, 1, verifier)
     first = run_first(stepper, values, ledger, allowed)
     if (more := _lifted(stepper, values, first.after)) is None:
         return Begun(first, values)
+    verifier = verifier_of(stepper, first.after)
     with np.errstate(all="ignore"):
-        return Begun(run_instead(stepper, more, first, ledger, allowed), more, lifting=2)
+        return Begun(run_instead(stepper, more, first, ledger, allowed), more, None, 2, verifier)
 
 
 def _run_plain(stepper: Stepper, values: list[Any], ledger: Ledger, mark: Mark, after: list[Any]) -> Plain | None:
@@ -111,7 +131,7 @@ def _run_plain(stepper: Stepper, values: list[Any], ledger: Ledger, mark: Mark, 
     if agree(ledger.live + needed > ledger.limit):
         return None
     meter = None if Meter is None else Meter()
-    return Plain(time_plain(stepper, [owned(leaf) for leaf in values], ledger, meter, after), meter)
+    return Plain(time_plain(stepper, [owned(leaf) for leaf in values], ledger, None, meter, after), meter)
 
 
 def _lifted(stepper: Stepper, values: list[Any], after: list[Any]) -> list[Any] | None:

@@ -17,7 +17,7 @@ from ebbtide.loop.measuring.first import First
 from ebbtide.loop.measuring.growing import Plain
 from ebbtide.loop.measuring.likeness import hides_nothing, is_known, is_lone, is_plain, taken_beside, written_in_place
 from ebbtide.loop.measuring.moments import bytes_asked
-from ebbtide.loop.measuring.timing import time_plain
+from ebbtide.loop.measuring.timing import is_alike, time_plain, verifier_of
 from ebbtide.loop.measuring.unforecast import measure_rules
 from ebbtide.loop.planning.sizes import RESERVE_PER_STEP, Sizes
 from ebbtide.loop.stepping.shared import saved_arrays, shared_bytes
@@ -221,7 +221,10 @@ def _run_beside(
     if outer is not None:
         outer.reserve(beside)
     freed += before - ledger.live
-    return Plain(time_plain(stepper, [owned(leaf) for leaf in values], ledger, meter), meter), sizes, freed
+    assert first.record is not None
+    verifier = verifier_of(stepper, first.after, first.outputs) if is_alike(stepper, first.record) else None
+    timed = time_plain(stepper, [owned(leaf) for leaf in values], ledger, verifier, meter)
+    return Plain(timed, meter), sizes, freed
 
 
 def _most_taken(first: First, sizes: Sizes) -> int:

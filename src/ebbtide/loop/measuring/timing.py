@@ -48,7 +48,7 @@ def _is_plain(leaf: Any) -> bool:
 
 def measure_steps(
     stepper: Stepper, values: list[Any], first: First, sizes: Sizes, ledger: Ledger, allowed: Budget,
-    plain: Timed | None, verify: bool,
+    plain: Timed | None,
 ) -> tuple[First, Costs]:  # fmt: skip
     """
     Run the first step again twice, taped and plain, and sweep it: now that all is warm, it takes the time of any step.
@@ -64,14 +64,12 @@ def measure_steps(
         ledger: The account.
         allowed: The budget.
         plain: A plain step, if one has been timed.
-        verify: Whether to check that the taped step leads to the same result again: one that counts its calls would
-            make another run of the loop, and where no other step runs again nobody would see it.
 
     Returns:
         (the taped first step, costs without transfers).
 
     Raises:
-        DeterminismError: It leads to another result.
+        DeterminismError: It leads to another result; see `verifier_of`.
 
     Memory:
         Where that fits, the sweep of a step and two states beside another taped step. Where it does not, or where
@@ -79,9 +77,7 @@ def measure_steps(
         a cold one.
     """
     assert first.record is not None
-    verifier = Verifier(paths_of(stepper.structure), stepper.outputs, verify)
-    verifier.before(1, first.after, again=False)
-    verifier.emitted(0, first.outputs)
+    verifier = verifier_of(stepper, first.after, first.outputs)
     roomy = _is_roomy(first.record, 3, sizes, ledger)
     taped, runs, sweeps = first, [first.timed], list[Timed]()
     if roomy:
@@ -92,7 +88,8 @@ def measure_steps(
     copies = [owned(leaf) for leaf in values] if roomy else []
     sweeps.append(_time_sweep(stepper, taped.record, cotangent, sizes, ledger, retain=False))
     taped.close()
-    forward = time_plain(stepper, copies or [owned(leaf) for leaf in values], ledger) if plain is None else plain
+    if plain is None:
+        plain = time_plain(stepper, copies or [owned(leaf) for leaf in values], ledger, None)
     del copies
     if not roomy:
         first = taped = _run_again(stepper, values, sizes, ledger, allowed, verifier)
@@ -100,7 +97,7 @@ def measure_steps(
     fault = time_fault()
     once, swept = [usual_time([one.warm(fault) for one in many]) for many in (runs, sweeps)]
     # A plain step takes no longer than a taped one.
-    usual = max(once if stepper.on_tape else min(forward.warm(fault), once), 1e-9)
+    usual = max(once if stepper.on_tape else min(plain.warm(fault), once), 1e-9)
     return first, Costs(forward=usual, reverse=swept + max(0.0, once - usual))
 
 
@@ -147,17 +144,46 @@ def _run_again(
     """Return the taped first step once more, which leads to what it led to before."""
     again = run_first(stepper, values, ledger, allowed)
     assert again.record is not None
-    verifier.taped(0, again.after)
-    verifier.emitted(0, again.outputs)
+    _compare(verifier, again.after, again.outputs)
     again.record.nbytes = sizes.saved + sizes.shared
     return again
 
 
+def verifier_of(stepper: Stepper, after: list[Any], output: list[Any] | None = None) -> Verifier:
+    """
+    Return what compares the next runs of the first step with the one that led to this state and output.
+
+    A step that counts its calls makes another loop where it runs once more than in the function alone, and where
+    nothing runs again nobody would see it.
+    """
+    verifier = Verifier(paths_of(stepper.structure), stepper.outputs, stepper.inputs.checked)
+    verifier.before(1, after, again=False)
+    if output is not None:
+        verifier.emitted(0, output)
+    return verifier
+
+
+def is_alike(stepper: Stepper, record: TapedStep) -> bool:
+    """Return whether a step has the bits of the taped one on plain values: complex numbers, also in loops, may not."""
+    nodes = nodes_of(record)
+    known = not stepper.on_tape and all(type(node.signature) in (Signature, NoneType) for node in nodes)
+    return known and not any(node.type.dtype.kind == "c" for node in nodes)
+
+
+def _compare(verifier: Verifier, after: list[Any], output: list[Any]) -> None:
+    """Raise if the first step has led to another state or output than before."""
+    verifier.taped(0, after)
+    verifier.emitted(0, output)
+
+
 def time_plain(
-    stepper: Stepper, state: list[Any], ledger: Ledger, meter: Meter | None = None, after: list[Any] | None = None
-) -> Timed:
+    stepper: Stepper, state: list[Any], ledger: Ledger, verifier: Verifier | None, meter: Meter | None = None,
+    after: list[Any] | None = None,
+) -> Timed:  # fmt: skip
     """
     Time the first step on plain values; *state* is given up to it, a *meter* watches, and *after* gets the new state.
+
+    What it leads to is compared by a *verifier*.
 
     Off the tape also where steps run on one for their bits: it is the function alone that is measured, and beside the
     taped first step there may be no room for another one.
@@ -167,12 +193,16 @@ def time_plain(
     stepper.on_tape = False
     try:
         with Timed() as timed, meter or nullcontext(), stepper.region.running(bypass), entered(ledger=ledger):
-            found = stepper.plain(0, state, bypass)[0]
-            if after is not None:
-                after += found
-            del found  # in the time that is measured, as that of each state in the loop
+            found, output = stepper.plain(0, state, bypass)
     finally:
         stepper.on_tape = on_tape
+    if verifier is not None:
+        _compare(verifier, found, output)
+    if after is not None:
+        after += found
+    with Timed() as freed:
+        del found, output  # a part of the time, as that of each state in the loop
+    timed.seconds += freed.seconds
     return timed
 
 

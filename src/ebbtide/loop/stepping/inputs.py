@@ -121,13 +121,14 @@ class Inputs:
         Nothing beyond its arguments but `Readings`.
     """
 
-    __slots__ = ("_region", "given", "is_function", "readings")
+    __slots__ = ("_region", "checked", "given", "is_function", "readings")
 
     def __init__(
         self, given: Any, region: Region | None, *, checked: bool, mode: TangentTrace | None = None
     ) -> None:
         self.given = given if region is None and current().capture is None else frozen(given)
         self.is_function = callable(given)
+        self.checked = checked
         self.readings = Readings(mode) if checked and given is not None else None
         self._region = region
 
