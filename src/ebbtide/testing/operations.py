@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, final
 
-from ebbtide.arrays.abstract import AbstractTrace, abstract_array
 from ebbtide.arrays.array_type import type_of
 from ebbtide.arrays.primitive import Primitive, needs_of
 from ebbtide.arrays.traced import TracedArray
@@ -97,12 +96,9 @@ class Recorder:
         """Do an operation and list it."""
         values = tuple([x.present()._value if type(x) is TracedArray else x for x in operands])
         out = primitive.function(*values, **(params or {}))
-        self.operations.append(Operation(primitive, values, params, out, _traced(operands)))
+        traced = tuple([type(x) is TracedArray for x in operands])
+        self.operations.append(Operation(primitive, values, params, out, traced))
         return TracedArray(self, None, out)
-
-
-def _traced(operands: tuple[Any, ...]) -> tuple[bool, ...]:
-    return tuple([type(x) is TracedArray for x in operands])
 
 
 def operations_of(f: Callable[..., Any], arrays: Sequence[Any]) -> list[Operation]:
@@ -116,27 +112,3 @@ def operations_of(f: Callable[..., Any], arrays: Sequence[Any]) -> list[Operatio
     recorder = Recorder()
     f(*[TracedArray(recorder, None, x) for x in arrays])
     return recorder.operations
-
-
-def abstract_operations(
-    f: Callable[..., Any], arrays: Sequence[Any]
-) -> tuple[Any, list[Operation], AbstractTrace]:
-    """
-    Return the result of a function on arrays without data, its operations, and the trace, which goes on listing them.
-
-    Args:
-        f: A function of arrays.
-        arrays: What has the types of its arguments.
-
-    Raises:
-        TraceError: An operation cannot tell the type of its result without data.
-    """
-    operations: list[Operation] = []
-
-    def watch(primitive: Primitive | None, operands: tuple[Any, ...], params: Any, out: TracedArray) -> None:
-        if primitive is not None:
-            operations.append(Operation(primitive, operands, params, out, _traced(operands)))
-
-    trace = AbstractTrace(watch)
-    kinds = [type_of(x) for x in arrays]
-    return f(*[abstract_array(kind.shape, kind.dtype, trace) for kind in kinds]), operations, trace
