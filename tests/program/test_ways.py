@@ -7,7 +7,7 @@ from functools import partial
 
 import numpy as np
 import pytest
-from tests.measure import peak_bytes
+from tests.measure import find_least, peak_bytes
 from tests.program.test_budgets import bits, gelu, network
 from tests.scale import FULL
 
@@ -24,8 +24,8 @@ def works(monkeypatch):
     """What the ways back cost that runs took, in the order of the sweep."""
     found, way_back = [], ProgramRule._way_back
 
-    def noted(rule, retain):
-        way = way_back(rule, retain)
+    def noted(rule, retain, beside):
+        way = way_back(rule, retain, beside)
         found.append(way.work)
         return way
 
@@ -237,3 +237,23 @@ def test_a_plain_array_that_steps_use_changes_while_a_function_is_traced() -> No
         with pytest.raises(MutationError, match=r"changed after .*test_ways.py.*give the operation a copy"):
             jit(f)(x)
     assert jit(of_steps)(x) == of_steps(x)
+
+
+@pytest.mark.parametrize("retain", [False, True])
+def test_with_disk_runs_in_turn_need_no_more_memory(tmp_path, retain):
+    """A run goes back the way that fits beside what it reads; jitted functions were refused up to 1.5 times that."""
+    x = np.linspace(0.2, 1.2, 60_000)
+    g = jit(lambda x: np.sin(x) * np.exp(-x) + np.tanh(x * x))
+    f = lambda x: np.sum(g(g(x)) * g(x))
+
+    def pulled(budget):
+        pullback = vjp(f, x, retain=retain, budget=budget)[1]
+        found = pullback(1.0)
+        return pullback(1.0) if retain else found
+
+    in_memory = find_least(lambda memory: pulled(Budget(memory)))
+    least = find_least(lambda memory: pulled(Budget(memory, "1 GiB", tmp_path)))
+    assert least <= in_memory + (1 << 15)
+    alone, found, expected = peak_bytes(lambda: f(x)), [], pulled(None)
+    assert peak_bytes(lambda: found.append(pulled(Budget(least, "1 GiB", tmp_path)))) - alone <= least
+    assert found[0][0].tobytes() == expected[0].tobytes()
