@@ -179,7 +179,7 @@ class ProgramRule(JointRule):
             stays = retain or not self._chooses
             taken = [*[saved[self._saved[variable]] for variable in variables], *saved[len(self._saved) :]]
             need = way.back_nbytes if stays else way.sweep_nbytes - way.saved_nbytes
-            pager.load_room(counted + need + _OBJECTS, node, taken)
+            pager.load_room(counted + need + _OBJECTS * self._chooses, node, taken)
             del taken
             # Saved values that die on the way are part of it.
             counted += way.back_nbytes if stays else way.sweep_nbytes
