@@ -82,6 +82,19 @@ def test_an_interrupt_while_a_storage_is_opened(name: str, tmp_path: Path) -> No
 
 
 @pytest.mark.filterwarnings("ignore::ResourceWarning")
+def test_an_interrupt_while_a_run_begins(tmp_path: Path) -> None:
+    """Whenever it comes, the run that begins anew leaves nothing, and no lock alone, which would seem the user's."""
+    for at in itertools.count(1):
+        begun = interrupted(lambda: ResumeDirectory(tmp_path / "run").storage, at)
+        if begun is not None:
+            break
+        noted(tmp_path / "run").finish()
+        assert list(tmp_path.iterdir()) == [], at
+    assert at > 100
+    begun.close()
+
+
+@pytest.mark.filterwarnings("ignore::ResourceWarning")
 def test_an_interrupt_while_a_storage_is_listed(tmp_path: Path) -> None:
     """Nothing stays open."""
     filled(tmp_path).close()

@@ -23,7 +23,7 @@ from weakref import ref
 
 from ebbtide.errors import StorageError
 from ebbtide.storage.failures import StorageLockedError, make_error, unusable_number
-from ebbtide.storage.marks import LOCK, OWNER, find_foreign, find_parts, is_ours, is_written, read_record
+from ebbtide.storage.marks import LOCK, OWNER, SEGMENT, find_foreign, find_parts, is_ours, is_written, read_record
 from ebbtide.storage.places import Owner, is_in_place, is_lockable, take_lock, this_process
 from ebbtide.storage.system import open_file
 
@@ -103,7 +103,7 @@ class DirectoryLock:
                 f"The directory {directory} has files that no storage has written, with names that one would use: "
                 f"{', '.join(foreign)}. Give another directory, or move them."
             )
-        self._made = [path for path in made if path != lock]
+        self._made = made
         owner = read_owner(directory)
         # Also of our own number and start, which a process has that begins anew by exec: what of ours has the directory
         # is refused by now, and where there are locks they tell of all others.
@@ -114,7 +114,7 @@ class DirectoryLock:
             raise describe_lock(directory, _owner_soon(directory))
         if not is_in_place(file, lock):
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(lock))
-        self._made, self._owner, self._is_lock_theirs = made, me, not is_known and lock not in made
+        self._owner, self._is_lock_theirs = me, not is_known and lock not in made
         if is_known:
             remove_parts(directory)
         try:
@@ -197,14 +197,16 @@ class DirectoryLock:
             last.unlink(missing_ok=True)
 
     def abandon(self) -> None:
-        """Give the directory up, and remove what was made for it; entries of others stay."""
+        """Give the directory up, and remove what was made for it; entries of others stay, and a file with its lock."""
         self._remove_owner()
         made, self._made = self._made, []
-        for path in made:
+        for path in made if not os.path.lexists(self._directory / SEGMENT) else ():
             with suppress(OSError):
                 if path == self._directory:
                     path.rmdir()
-                elif self._file is not None and is_in_place(self._file, path):
+                    continue
+                file = self._file = self._file or open_file(path, "r+")
+                if take_lock(file.fileno()) and is_in_place(file, path):  # else another process was the first
                     path.unlink()
         # Not before: the next process may have the directory from now on.
         self._close()

@@ -140,8 +140,6 @@ class Resources:
         try:
             self._file = file = open_file(path, "r+" if part is not None or (self._durable and path.exists()) else "x+")
         except OSError as cause:
-            if self.lock is not None:
-                self.lock.abandon()
             self._let_go()
             raise make_error(
                 f"Cannot make the file {path}: {cause.strerror}. Give a directory that may be written as directory=.",
@@ -264,7 +262,8 @@ class Resources:
         if self.pid != os.getpid():
             return
         if self.lock is not None:
-            self.lock.release()
+            # Without a file beside it, a lock that stays would be taken for the user's.
+            (self.lock.release if self.ready else self.lock.abandon)()
         elif self.directory is not None and not self._durable and not self._is_shared():
             remove_scratch(self.directory, with_file=with_file)
             if self._comm is not None:
