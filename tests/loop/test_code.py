@@ -43,6 +43,7 @@ import scipy.sparse.csgraph
 import scipy.sparse.linalg
 import scipy.spatial
 import scipy.stats
+from tests.measure import peak_bytes
 
 import ebbtide
 import ebbtide.scipy.interpolate
@@ -538,6 +539,24 @@ def test_plain_data_has_one_text_however_it_is_held():
     assert digest_code(make(ring)) == digest_code(make(ring))
     others = [1], (1,), {1}, frozenset({1}), [True], [1.0], ["1"], [[1]], {1: 1}
     assert len({digest_code(make(one)) for one in others}) == len(others)
+
+
+TABLES = {
+    "list": [0.1 * k for k in range(100_000)],
+    "tuple": tuple([0.1 * k for k in range(100_000)]),
+    "dictionary": {k: 0.1 * k for k in range(50_000)},
+    "rows": [[0.1 * k, k] for k in range(50_000)],
+    "bytes": bytes(1 << 20),
+    "text": "a\u1234" * 500_000,
+}
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_a_table_is_read_in_little_memory(name):
+    """What a step finds in a large list, dictionary or text is read without a text of all of it, beside any budget."""
+    step = make(TABLES[name])
+    digest_code(step)
+    assert peak_bytes(lambda: digest_code(step)) < 250_000
 
 
 def test_a_tree_is_the_same_wherever_it_is_in_memory():
