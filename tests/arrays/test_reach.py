@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import scipy.sparse
+from tests.measure import peak_bytes
 
 from ebbtide import Budget, grad, profile, timeloop
 from ebbtide.arrays.reach import arrays_of, closed_over, is_installed, looked_up
@@ -103,6 +104,20 @@ def test_arrays_in_slots() -> None:
     found = arrays_of(lambda u: matrix @ (model.weights * u))
     wanted = (GLOBAL, matrix.data, matrix.indices, matrix.indptr)
     assert {id(array) for array in found} == {id(array) for array in wanted}
+
+
+@pytest.mark.parametrize("kind", [list, tuple, dict.fromkeys], ids=["list", "tuple", "dictionary"])
+def test_a_table_of_numbers_is_not_copied(kind: Any) -> None:
+    """A gradient of a function that finds a large table keeps a budget below it, and finds the arrays beside it."""
+    table, array = kind([0.1 * k for k in range(200_000)]), np.ones(3)
+
+    def f(u: Any) -> Any:
+        return np.sum(np.sin(u) * array) * len(table)
+
+    assert [one is array for one in arrays_of(f)] == [True]
+    call = grad(f, budget=Budget(memory="64 KiB"))
+    call(np.ones(3))
+    assert peak_bytes(lambda: call(np.ones(3))) < 64 * 1024
 
 
 def test_what_leads_to_itself_ends():
