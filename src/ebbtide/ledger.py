@@ -97,10 +97,9 @@ class Ledger:
     ) -> None:
         self.unfinished = unfinished or Unfinished()
         self._around = around
-        self.saved = 0
+        self.saved = self.peak = 0
         self.watched = watched
         self.held: dict[str, int] = dict.fromkeys(KINDS, 0)
-        self.peak = 0
         self.limit: int | None = None
         self.retained = False  # whether a call at work may have several sweeps, which begin with what is there
         self.quota: Quota | None = None  # of disk

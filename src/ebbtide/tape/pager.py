@@ -75,8 +75,7 @@ class Pager:
         self.ledger, self.strict, self._around, self._step = ledger, strict, around, step
         self.pinned, self.unplanned, self._measures, self._margin = frozenset[int](), (0, 0), False, 0
         self.overhead, self._entries, self._sizes, self._slivers = Overhead(ledger), Entries(ledger), Sizes(), Slivers()
-        self._cells = deque[weakref.ref[SavedValue]]()
-        self._excluded: dict[int, weakref.ref[np.ndarray]] = {}
+        self._cells, self._excluded = deque[weakref.ref[SavedValue]](), dict[int, weakref.ref[np.ndarray]]()
         # Address of an array -> (the array, its cell), both weak: one cell for all nodes that save it.
         self._known: dict[int, tuple[Any, Any]] = {}
         self.pages: Pages | None = None
