@@ -157,7 +157,7 @@ def timeloop(
         context = current()
         check_vectors(state)
         leaves, structure = flatten(state)
-        leaves = [native(leaf) for leaf in leaves]
+        leaves = native(leaves)
         check_arguments(length, leaves, inputs, options)
         if length and context.follower is not None:
             found = traced_loop(timeloop, step, leaves, structure, length, inputs, options)

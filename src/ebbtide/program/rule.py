@@ -169,7 +169,7 @@ class ProgramRule(JointRule):
     def pull(self, cotangents: list[Any], node: Node, retain: bool) -> Iterable[tuple[int, Any, bool]]:
         """Run the reverse program."""
         given = tuple([number for number, pair in enumerate(cotangents) if pair is not None])
-        pager, way, counted = self._pager, self._way_back(retain, self._beside(cotangents, node)), 0
+        pager, way, counted = self._pager, self._way_back(retain, cotangents, node), 0
         back, variables = self._program.back(way, given)
         saved: Any = node.saved
         if not retain:
@@ -214,14 +214,14 @@ class ProgramRule(JointRule):
 
     def _beside(self, cotangents: list[Any], node: Node) -> int:
         """Return what each way back takes where there is disk: cotangents, and inputs, which are read or stay."""
-        if not self._chooses or not self._pager.on_disk:
+        if not self._pager.on_disk:
             return 0
         places = zip(self._saved, self._way.split.saved, node.saved or (), strict=False)
         inputs = [cell for _, (kind, _), cell in places if kind == INPUT and type(cell) is SavedValue]
         given = sum([type_of(pair[0]).nbytes for pair in cotangents if pair is not None])
         return given + sum([bytes_of(cell) for cell in inputs if is_pageable(cell)]) + _OBJECTS
 
-    def _way_back(self, retain: bool, beside: int) -> Way:
+    def _way_back(self, retain: bool, cotangents: list[Any], node: Node) -> Way:
         """Return the way back with the least work that fits into what is left, or the one with the fewest bytes."""
         pager = self._pager
         if not self._chooses:
@@ -230,7 +230,7 @@ class ProgramRule(JointRule):
         usable = self._usable(held)
         if pager.ledger.limit is None:
             return usable[0]
-        left = bytes_left(pager) - beside
+        left = bytes_left(pager) - self._beside(cotangents, node)
         if retain:
             # What was on disk is read, and stays until the next one.
             fits = [way for way in usable if way.back_nbytes + way.saved_nbytes * pager.on_disk <= left]

@@ -253,7 +253,7 @@ class Stepper:
         if self.outputs:
             result, output = parted(self.step, index, result, self.seen)
         leaves, structure_after = flatten(result)
-        leaves = [native(leaf) for leaf in leaves]
+        leaves = native(leaves)
         refuse_shared(leaves)
         if structure_after != self.structure:
             refuse_structure(self.step, index, structure_after, self.structure, self.outputs)

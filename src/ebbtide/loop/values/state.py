@@ -66,14 +66,18 @@ def owned(value: Any, place: str = "the state") -> Any:
     )
 
 
-def native(leaf: Any) -> Any:
+def native(leaves: list[Any]) -> list[Any]:
     """
-    Return a leaf of the user's in the byte order of the machine, in which steps return what they compute.
+    Return leaves of the user's in the byte order of the machine, in which steps return what they compute.
 
     An array of a file may have the other one; records stay as they are.
     """
-    dtype = getattr(leaf, "dtype", None)
-    return leaf if dtype is None or dtype.isnative or dtype.kind == "V" else leaf.astype(dtype.newbyteorder("="))
+    for k, leaf in enumerate(leaves):
+        # The property of a traced array would be a call for each step.
+        dtype = getattr(leaf._value if type(leaf) is TracedArray else leaf, "dtype", None)
+        if dtype is not None and not dtype.isnative and dtype.kind != "V":
+            leaves[k] = leaf.astype(dtype.newbyteorder("="))
+    return leaves
 
 
 def refuse_objects(value: Any, place: str) -> None:
