@@ -39,12 +39,6 @@ def user_frame() -> FrameType | None:
     return frame
 
 
-def user_place() -> tuple[CodeType | None, int]:
-    """Return the code of that frame and the instruction that it is at, as nodes keep them; (None, 0) without one."""
-    frame = user_frame()
-    return (None, 0) if frame is None else (frame.f_code, frame.f_lasti)
-
-
 def user_line() -> str:
     """Return file and line of the innermost frame outside of the library, NumPy, SciPy and torch."""
     frame = user_frame()

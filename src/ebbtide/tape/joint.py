@@ -11,7 +11,7 @@ import numpy as np
 
 from ebbtide.arrays.array_type import type_of
 from ebbtide.arrays.containers import is_differentiable
-from ebbtide.arrays.location import user_place
+from ebbtide.arrays.location import user_frame
 from ebbtide.arrays.traced import TracedArray
 from ebbtide.tape.node import PROJECTION, Node
 from ebbtide.tape.record import Tape
@@ -150,7 +150,8 @@ def record_joint(
     Returns:
         The outputs, traced.
     """
-    where = user_place()
+    frame = user_frame()
+    where = (None, 0) if frame is None else (frame.f_code, frame.f_lasti)
     tape.count += 1
     kinds = [type_of(value) for value in outputs]
     node = Node(tape.count, rule, parents, (), params, kinds, *where)

@@ -16,7 +16,7 @@ from typing import Any, final
 import numpy as np
 
 from ebbtide.arrays.array_type import owner_of, type_of
-from ebbtide.arrays.location import user_line, user_place
+from ebbtide.arrays.location import user_frame, user_line
 from ebbtide.arrays.primitive import Primitive, inside, plain
 from ebbtide.arrays.traced import TracedArray
 from ebbtide.errors import ReleasedValueError, TraceError
@@ -150,7 +150,8 @@ class LinearTape:
         if self.room is not None:
             self.room -= RECORD_BYTES
         saved = [self._kept(v) if n is None else TANGENT for v, n in zip(values, nodes, strict=True)]
-        where = user_place()
+        frame = user_frame()
+        where = (None, 0) if frame is None else (frame.f_code, frame.f_lasti)
         self.count += 1
         node = Node(self.count, primitive, parents, (), params, type_of(out), *where)
         if self.room is not None and self.room < 0:
@@ -180,7 +181,8 @@ class LinearTape:
             parents: Nodes of its operands, in the order of the rule.
             outputs: Its results for the tangents at hand.
         """
-        where = user_place()
+        frame = user_frame()
+        where = (None, 0) if frame is None else (frame.f_code, frame.f_lasti)
         self.count += 1
         kinds = [type_of(value) for value in outputs]
         node = Node(self.count, rule, tuple(parents), (), None, kinds, *where)
