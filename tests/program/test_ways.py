@@ -24,8 +24,8 @@ def works(monkeypatch):
     """What the ways back cost that runs took, in the order of the sweep."""
     found, way_back = [], ProgramRule._way_back
 
-    def noted(rule, retain, beside):
-        way = way_back(rule, retain, beside)
+    def noted(rule, *given):
+        way = way_back(rule, *given)
         found.append(way.work)
         return way
 
