@@ -23,7 +23,8 @@ from ebbtide.arrays.traced import TracedArray
 _INSTALLED = tuple([sysconfig.get_path(name) + os.sep for name in ("purelib", "platlib")])
 # No more objects are looked at for arrays.
 _MOST_REACHED = 2000
-_NUMBERS = frozenset({bool, int, float, str, bytes, type(None)})
+# Numbers and texts: no ways to arrays.
+_PLAIN = frozenset({bool, int, float, str, bytes, type(None)})
 
 
 def closed_over(function: FunctionType) -> Iterator[Any]:
@@ -251,9 +252,9 @@ def _parts_of(value: Any) -> list[Any]:
     if isinstance(value, MethodType):
         return [value.__func__, value.__self__]
     if isinstance(value, (tuple, list, dict)):
-        # A table of numbers is no way to arrays, and takes a multiple of a small budget if it is copied.
+        # A table of numbers takes a multiple of a small budget if it is copied.
         held = value.values() if isinstance(value, dict) else value
-        return [*deque((part for part in held if type(part) not in _NUMBERS), maxlen=_MOST_REACHED)]
+        return [*deque((part for part in held if type(part) not in _PLAIN), maxlen=_MOST_REACHED)]
     if isinstance(value, (type, ModuleType, TracedArray)):
         return []
     held = getattr(value, "__dict__", None)
