@@ -165,6 +165,35 @@ def _check_unused_inside(group: Group, block: Callable[[Any], Any], x: Any) -> N
         np.testing.assert_allclose(looped, eb.grad(lambda x: np.sum(np.sin(step(step(x)))))(x), rtol=1e-14)
 
 
+def check_unused_loops(group: Group) -> None:
+    """Loops that do not communicate agree on their room, also with a rank that does not use their results."""
+    x, uses = group.random((49,), np.float64, 12), group.rank > 0 or group.size == 1
+
+    def loop(v: Any) -> Any:
+        return eb.timeloop(lambda w, i: np.sin(w), v, 9)
+
+    def unused(v: Any, i: int = 0, inner: Any = loop) -> Any:
+        last = inner(v)
+        return last if uses else np.cos(v)
+
+    def constant(v: Any) -> Any:
+        last = np.sum(loop(v))
+        return last if uses else 0.0
+
+    functions = (
+        unused, constant, eb.checkpoint(unused), lambda v: unused(v, inner=eb.checkpoint(loop)),
+        lambda v: eb.timeloop(unused, v, 5), lambda v: unused(v, inner=lambda v: eb.timeloop(unused, v, 5)),
+    )  # fmt: skip
+    with group.directory() as directory:
+        for number, inner in enumerate(functions):
+            f = lambda v, inner=inner: np.sum(inner(v))
+            expected = eb.grad(f)(x)
+            for options in ({"budget": eb.Budget(memory="1 MiB")}, {"resume": directory / f"run{number}"}):
+                with mpi.distributed(group.comm):
+                    found = eb.grad(f, **options)(x)
+                np.testing.assert_array_equal(found, expected)
+
+
 class UnspeakableError(Exception):
     """An error that has no text."""
 

@@ -9,6 +9,7 @@ from typing import Any, ClassVar, final
 
 import numpy as np
 
+from ebbtide.agree import is_alone
 from ebbtide.arrays.array_type import type_of
 from ebbtide.arrays.containers import is_differentiable
 from ebbtide.arrays.location import user_frame
@@ -133,7 +134,7 @@ def part(outputs: tuple[Any, ...], number: int) -> Any:
 
 def record_joint(
     tape: Tape, rule: JointRule, parents: tuple[Node, ...], outputs: list[Any], saved: Sequence[Any] | None = None,
-    params: dict[str, Any] | None = None,
+    params: dict[str, Any] | None = None, required: bool = False,
 ) -> list[TracedArray]:  # fmt: skip
     """
     Record an operation with several outputs.
@@ -146,6 +147,7 @@ def record_joint(
         saved: Values that its node saves, for `pull` to take from there; None where the rule keeps its own, and the
             user can reach the outputs.
         params: What it was given beside its operands; arrays in there are counted as long as its node lives.
+        required: Whether the sweep passes it though nothing depends on it, as where there is communication inside.
 
     Returns:
         The outputs, traced.
@@ -155,7 +157,7 @@ def record_joint(
     tape.count += 1
     kinds = [type_of(value) for value in outputs]
     node = Node(tape.count, rule, parents, (), params, kinds, *where)
-    if tape.presence is not None and tape.presence[0] in parents:  # there is communication inside
+    if required or (tape.presence is not None and tape.presence[0] in parents):
         tape.required[node.number] = node
     if tape.pager is not None:
         rule.hold(tape.pager, node)
@@ -186,7 +188,9 @@ def record_results(tape: Tape, rule: JointRule, parents: tuple[Node, ...], resul
     Returns:
         The results, traced; what has no derivative, such as a Python number, as it is: only its place counts.
     """
-    traced = record_joint(tape, rule, parents, [x if is_differentiable(x) else 0 for x in results])
+    outputs = [x if is_differentiable(x) else 0 for x in results]
+    # Loops agree on what they have room for when their sweep begins, also on ranks that do not use their results.
+    traced = record_joint(tape, rule, parents, outputs, required=not is_alone())
     return [t if is_differentiable(x) else x for t, x in zip(traced, results, strict=True)]
 
 
