@@ -316,11 +316,6 @@ def brought_in(indices: Any, size: int, mode: str) -> Any:
     return np.mod(indices, size) if mode == "wrap" else np.clip(indices, 0, size - 1)
 
 
-def grids_of(shape: tuple[int, ...]) -> list[Any]:
-    """Return indices that are those of all elements of an array, one array of them for each axis."""
-    return [np.arange(n).reshape((-1,) + (1,) * (len(shape) - k - 1)) for k, n in enumerate(shape)]
-
-
 def take(a: Any, indices: Any, axis: int | None = None, out: Any = None, mode: Any = "raise") -> Any:
     """Return elements along an axis."""
     if mode != "raise":
@@ -341,7 +336,7 @@ def _take_along_axis(arr: Any, indices: Any, axis: int | None = -1) -> Any:
     if axis is None:
         arr, indices, axis = np.reshape(arr, -1), np.ravel(indices), 0
     where = axis_of(axis, arr.ndim)
-    grids = grids_of(arr.shape)
+    grids: list[Any] = list(np.indices(arr.shape, sparse=True))
     grids[where] = as_operand(indices)
     index: Any = tuple(grids)
     return arr[index] if type(arr) is TracedArray else read_places(np.asarray(arr), normalized(index))

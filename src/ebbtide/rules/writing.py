@@ -19,7 +19,7 @@ from ebbtide.arrays.registry import HANDLERS, register
 from ebbtide.arrays.traced import TracedArray
 from ebbtide.arrays.views import normal_index, replace
 from ebbtide.rules.answers import answer, refusal
-from ebbtide.rules.indexing import add_into, brought_in, grids_of, repeated
+from ebbtide.rules.indexing import add_into, brought_in, repeated
 from ebbtide.rules.originals import is_traced
 
 
@@ -60,7 +60,7 @@ def _put_along_axis(arr: Any, indices: Any, values: Any, axis: int | None) -> No
     if axis is None:
         _target(arr, "put_along_axis").flat[indices] = values
         return
-    grids = grids_of(arr.shape)
+    grids: list[Any] = list(np.indices(arr.shape, sparse=True))
     grids[axis_of] = indices
     arr[tuple(grids)] = values
 

@@ -9,7 +9,7 @@ from typing import Any, final
 import numpy as np
 
 from ebbtide.arrays.array_type import owner_of
-from ebbtide.arrays.containers import unflatten
+from ebbtide.arrays.containers import frozen_leaf, unflatten
 from ebbtide.arrays.context import current
 from ebbtide.arrays.functions import check_function
 from ebbtide.arrays.location import user_line
@@ -20,7 +20,6 @@ from ebbtide.tape.account import Account, account
 from ebbtide.tape.linear import LinearProgram, LinearTape
 from ebbtide.tape.tangent import TangentTrace
 from ebbtide.transforms.forward import Point, run_duals, zero_tangent
-from ebbtide.transforms.pullback import returned
 
 
 def linearize(f: Callable[..., Any], *primals: Any, budget: Budget | None = None) -> tuple[Any, Pushforward]:
@@ -87,7 +86,7 @@ def _plain(linear: LinearTape, tangent: Any) -> Any:
 def _own(tangent: Any, taken: set[int]) -> Any:
     """Return a tangent in memory that is no argument's and no other result's: those in *taken*, which is extended."""
     if type(tangent) is not np.ndarray:
-        return returned(tangent)
+        return frozen_leaf(tangent)
     owner = id(owner_of(tangent))
     if owner in taken or not tangent.flags.writeable:
         return np.array(tangent)

@@ -9,7 +9,7 @@ from typing import Any, cast, final
 import numpy as np
 
 from ebbtide.arrays.array_type import ArrayType
-from ebbtide.arrays.containers import flatten, form_of, output_types, unflatten
+from ebbtide.arrays.containers import flatten, form_of, frozen_leaf, output_types, unflatten
 from ebbtide.arrays.functions import check_function
 from ebbtide.arrays.location import user_line
 from ebbtide.arrays.misuse import refuse_class
@@ -59,13 +59,9 @@ def vjp(
         roots = recording.roots()
         guard_shared([node for node, _ in roots if node is not None], [value for _, value in roots])
         acct.keep_open()
-    value = unflatten(structure, [returned(value) for _, value in roots])
+    # No views that later writes would change.
+    value = unflatten(structure, [frozen_leaf(value) for _, value in roots])
     return value, Pullback(recording, structure, roots, kinds, retain)
-
-
-def returned(value: Any) -> Any:
-    """Return an output of a function as the user gets it: no view that later writes would change."""
-    return value.frozen() if type(value) is TracedArray else value
 
 
 @final

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from ebbtide.arrays.array_type import type_of
-from ebbtide.arrays.containers import flatten, output_type, single_output, unflatten
+from ebbtide.arrays.containers import flatten, frozen_leaf, output_type, single_output, unflatten
 from ebbtide.arrays.functions import check_function, numbers_of_arguments
 from ebbtide.arrays.traced import TracedArray
 from ebbtide.arrays.views import bottom
@@ -18,7 +18,6 @@ from ebbtide.budget import Budget
 from ebbtide.loop.resuming.directory import resumable
 from ebbtide.tape.account import account
 from ebbtide.tape.recording import Recording
-from ebbtide.transforms.pullback import returned
 
 
 def argument_numbers(argnums: int | Sequence[int], args: tuple[Any, ...]) -> tuple[int, ...]:
@@ -156,7 +155,7 @@ def _plain_aux(recording: Recording) -> Any:
 def _without_trace(x: TracedArray) -> Any:
     """Return the value of an array outside of its trace, in memory of its own."""
     value = x.present()._value
-    return np.array(value) if isinstance(value, np.ndarray) else returned(value)
+    return np.array(value) if isinstance(value, np.ndarray) else frozen_leaf(value)
 
 
 def grad(
