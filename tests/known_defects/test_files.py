@@ -115,13 +115,13 @@ with Disk(sys.argv[1] or None) as storage:
 
 
 def test_f1_descriptors_of_replaced_files_are_closed(tmp_path):
-    """F1: each evaluation leaves a descriptor, and with it the blocks of a deleted file. None is left by any of 20."""
+    """F1: each evaluation leaves a descriptor, and with it the blocks of a deleted file. None is left by any of 100."""
     u = np.full(SIZE, 0.3)
     gc.collect()
     before = descriptors()
     budget = Budget(memory=12 * UNIT, disk="64 MiB", directory=tmp_path)
     for run in (grad(misfit, budget=budget), grad(lambda u: misfit(u, schedule=None), budget=budget)):
-        for _ in range(10):
+        for _ in range(50):
             run(u)
             assert descriptors() == before
             assert deleted_bytes(tmp_path) == 0

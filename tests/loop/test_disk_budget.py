@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.measure import peak_bytes
+from tests.measure import find_least, peak_bytes
 from tests.scale import FULL, sample
 
 from ebbtide import Budget, BudgetError, grad, timeloop, vjp
@@ -290,6 +290,25 @@ def test_the_buffer_of_a_users_disk_is_in_the_budget(loops: int, schedule: Any, 
             memory, refusals = error.least, refusals + 1
     assert buffer < memory < buffer + 45 * STATE
     assert peak_bytes(lambda: gradient(memory)) - alone <= memory
+
+
+def test_the_buffer_of_a_users_disk_goes_with_the_last_loop(tmp_path: Path) -> None:
+    """Where no loop uses it any more, what comes after has the bytes: no more memory than for the larger of both."""
+
+    def f(u: Any, loops: int, length: int) -> Any:
+        with Disk(tmp_path, buffer=20 * STATE) as disk:
+            for _ in range(loops):
+                timeloop(lambda u, i: u + 0.1 * np.sin(u), u, 5, schedule=Revolve(2), storage=disk)
+        for _ in range(length):
+            u = np.sin(u)
+        return np.sum(u)
+
+    def least(loops: int, length: int) -> int:
+        return find_least(lambda memory: grad(lambda u: f(u, loops, length), budget=Budget(memory=memory))(U))
+
+    assert least(2, 1) > 20 * STATE
+    assert least(0, 30) > 20 * STATE
+    assert least(2, 30) < max(least(2, 1), least(0, 30)) + 2 * STATE
 
 
 @pytest.mark.parametrize("name", ["alone", "in a step", "in a step, after a chain"])

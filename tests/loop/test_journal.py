@@ -34,6 +34,7 @@ from ebbtide.schedules import Position, Revolve, Snapshot
 from ebbtide.schedules.parts import Parts
 from ebbtide.storage import Disk, StorageLockedError
 from ebbtide.storage.listing import list_storage
+from ebbtide.storage.places import host_name
 from ebbtide.storage.system import POSIX
 
 from .journal_run import FAST, FINGERPRINT, INTERVAL, STEPS, Progress, StopError, run
@@ -409,7 +410,7 @@ def test_a_second_process_is_refused(tmp_path, expected):
     )
     holder = python(["-c", program, path], stdin=subprocess.PIPE)
     assert holder.stdout.readline() == "open\n"
-    with pytest.raises(StorageLockedError, match=f"process {holder.pid} on"):
+    with pytest.raises(StorageLockedError, match=f"process {holder.pid} on {re.escape(host_name())}"):
         run(path)
     holder.communicate("\n", timeout=60)
     result, told, progress = resume(path)

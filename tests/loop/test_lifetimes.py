@@ -294,6 +294,24 @@ def test_nothing_is_left_to_collect(schedule):
         vjp(lambda u: misfit(u, schedule=schedule), U0)
 
 
+@pytest.mark.parametrize("schedule", [None, *SCHEDULES, Mixed(4), Online(3)], ids=str)
+def test_objects_are_as_many_after_each_gradient(schedule):
+    """With the collector off there is no object more after 50 gradients than after two, and it would collect none."""
+    counts, storage = [0] * 50, Memory()
+    f = grad(lambda u: misfit(u, schedule=schedule, storage=storage))
+    gc.collect()
+    gc.disable()
+    try:
+        for k in range(len(counts)):
+            f(U0)
+            counts[k] = len(gc.get_objects())
+            assert storage.keys() == ()
+        assert gc.collect() == 0
+    finally:
+        gc.enable()
+    assert set(counts[1:]) == {counts[1]}
+
+
 def test_outer_tape_grows_by_nothing_with_the_steps():
     """The tape around has as many nodes after 300 steps as after 3, with closed-over traced coefficients."""
 
