@@ -11,6 +11,7 @@ from group import Group, refused
 import ebbtide as eb
 from ebbtide import mpi
 from ebbtide.errors import ScheduleError
+from ebbtide.optimize import Control, ReducedFunctional, minimize
 from ebbtide.schedules import Costs, Revolve
 
 
@@ -77,3 +78,23 @@ def check_unlike_loops(group: Group) -> None:
                 eb.grad(f, **options)(x)
             group.meet()
         assert list(directory.iterdir()) == []
+
+
+def check_minimize(group: Group) -> None:
+    """Ranks that have the same controls find one minimum; controls that are parts are refused on all of them."""
+    target = 1.0 + group.rank
+
+    def misfit(m: Any) -> Any:
+        return mpi.total(np.sum((eb.timeloop(lambda u, i: u + 0.1 * (target - u), m, 8) - target) ** 2), group.comm)
+
+    def whole(m: Any) -> Any:
+        return misfit(mpi.replicated(m, group.comm))
+
+    with mpi.distributed(group.comm):
+        found = minimize(ReducedFunctional(whole, Control(np.zeros(3)), budget=eb.Budget(memory="1 MiB")))
+    assert found.converged
+    np.testing.assert_allclose(found.m, np.mean(1.0 + np.arange(group.size)), rtol=1e-6)
+    for start in (np.zeros(3), np.full(3, float(group.rank)), np.zeros(3 + group.rank)) if group.size > 1 else ():
+        with refused(ValueError, "each has the same copy"), mpi.distributed(group.comm):
+            minimize(misfit, start)
+        group.meet()
