@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any, final
 
 from ebbtide.agree import agree
+from ebbtide.arrays.context import entered
 from ebbtide.errors import BudgetError
 from ebbtide.lender import Lender
 from ebbtide.loop.holding.share import count_spare
@@ -67,6 +68,13 @@ class Inside:
             available: The bytes that this one may take.
             free: Those in which tables may be made now.
         """
+        # A process may have given up steps with loops in them, which others have until the reverse sweep.
+        with entered(ranks=None):
+            found = self._again_here(plan, available, free)
+        return agree(found)
+
+    def _again_here(self, plan: Plan, available: int, free: int) -> float:
+        """Return what this process finds."""
         schedule, position, at_hand = plan.schedule, Position(steps=plan.steps), False
         if plan.steps > MOST_STEPS:
             return self._again(0, free)
