@@ -10,7 +10,7 @@ pytest.importorskip("mpi4py", reason="the extra `mpi` is not installed")
 
 # What is checked on groups of one, two, three and four ranks; what is in the campaign, in the gate on some; programs.
 CHECKS = (
-    "transposes", "linear", "extremes", "owners", "operands", "refusals", "checkpoints",
+    "transposes", "linear", "extremes", "owners", "operands", "integers", "refusals", "checkpoints",
     "files", "templates", "reservations", "endings", "parts_of_ranks_load", "unshared_directories",
 )  # fmt: skip
 SOME = (
