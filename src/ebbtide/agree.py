@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from typing import Any, TypeVar
+from zlib import crc32
 
 from ebbtide.arrays.context import current
+from ebbtide.arrays.location import user_line
+from ebbtide.errors import ScheduleError
 
 T = TypeVar("T")
 
@@ -35,6 +38,32 @@ def agree(value: T) -> T:
     """
     ranks = current().ranks
     return value if ranks is None else ranks.agree(value)
+
+
+def check_alike(owner: str, facts: dict[str, str]) -> None:
+    """
+    Raise on all processes of the run unless each of them calls something in the same way.
+
+    Args:
+        owner: What is called.
+        facts: Names of what has to be alike, and what this process gives for each.
+
+    Raises:
+        ScheduleError: They differ; says in what, and what this process gives.
+
+    Example:
+        >>> check_alike("time loop", {"the number of steps": "12"})
+    """
+    if is_alone():
+        return
+    sums = [crc32(text.encode()) for text in facts.values()]
+    most = agree((*sums, *[-one for one in sums]))
+    pairs = zip(facts.items(), most[: len(sums)], most[len(sums) :], strict=True)
+    if differing := [f"{name} is {text} here" for (name, text), largest, least in pairs if largest != -least]:
+        raise ScheduleError(
+            f"The ranks do not call the {owner} at {user_line()} alike: {', '.join(differing)}, and something else on "
+            "another rank, so that they would wait for each other. Call the same with the same arguments on all ranks."
+        )
 
 
 def is_alone() -> bool:

@@ -267,3 +267,44 @@ def test_a_profile_of_one_process_runs_no_step_alone(tmp_path, monkeypatch):
     results, actions = run_processes(monkeypatch, [lambda watched=watched: call(watched) for watched in (True, False)])
     assert actions[0] == actions[1]
     assert results[0].tobytes() == results[1].tobytes()
+
+
+@pytest.mark.parametrize(("states", "wider"), [(60, 1), (120, 6), (160, 12)])
+def test_later_steps_of_inner_loops_that_are_wider_in_one_process(states, wider, monkeypatch):
+    """Where steps of loops in steps save more in one process, all compare the same plans, and follow the same one."""
+
+    def call(big: bool) -> Any:
+        def inner(u: Any, i: int) -> Any:
+            u = u + 0.1 * np.sin(u)
+            for _ in range(wider if big and i > 2 else 0):
+                u = np.sin(u) + 0.01 * np.cos(u)
+            return u
+
+        def f(u: Any) -> Any:
+            return np.sum(timeloop(lambda u, i: timeloop(inner, u, 7), u, 9) ** 2)
+
+        return grad(f, budget=Budget(memory=states * U.nbytes))(U)
+
+    _, actions = run_processes(monkeypatch, [lambda: call(False), lambda: call(True)])
+    assert actions[0] == actions[1]
+
+
+def test_inner_loops_of_which_one_process_gave_some_up(monkeypatch):
+    """Where one process holds fewer of the loops in a step than another, both compare the same plans."""
+
+    def call(most: int) -> Any:
+        def last(u: Any, i: int) -> Any:
+            for _ in range(most):
+                u = np.sin(u) + 0.01 * np.cos(u)
+            return u
+
+        def inner(u: Any, i: int) -> Any:
+            return timeloop(last, 1.01 * u, 2)
+
+        def f(u: Any) -> Any:
+            return np.sum(timeloop(lambda u, i: timeloop(inner, u, 7, schedule=Mixed(3)), u, 7) ** 2)
+
+        return grad(f, budget=Budget(memory="800 KiB"))(U[:400])
+
+    _, actions = run_processes(monkeypatch, [lambda: call(1), lambda: call(2)])
+    assert actions[0] == actions[1]

@@ -15,13 +15,14 @@ import journals
 import loops
 import operations
 import storages
+import unlike
 from group import Group
 from mpi4py import MPI
 
 WORLD = MPI.COMM_WORLD
 CHECKS = {
     name.removeprefix("check_"): check
-    for module in (operations, loops, storages, journals, jobs)
+    for module in (operations, loops, storages, journals, jobs, unlike)
     for name, check in vars(module).items()
     if name.startswith("check_")
 }

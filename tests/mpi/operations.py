@@ -15,6 +15,7 @@ import ebbtide as eb
 from ebbtide import mpi
 from ebbtide.arrays.array_type import ArrayType
 from ebbtide.mpi import collectives
+from ebbtide.schedules import Revolve
 
 DTYPES = (np.float32, np.float64, np.complex64, np.complex128)
 
@@ -190,6 +191,51 @@ def check_operands(group: Group) -> None:
     for no_numbers in ("text", np.array(["2020-01-01"], "M8[D]")):
         with refused(TypeError, "Ebbtide sends numbers"):
             mpi.bcast(no_numbers, comm)
+
+
+def check_integers(group: Group) -> None:
+    """Integers that are exchanged are plain ones, in functions that are differentiated and run again, too."""
+    comm, rank, size = group.comm, group.rank, group.size
+    x = group.random((3,), np.float64, 9)
+
+    def numbers(x: Any) -> list[Any]:
+        mine = np.array([rank + 1, 2])
+        return [
+            mpi.allreduce(x.size, comm) // size, mpi.total(mine, comm)[1] // size + 1,
+            mpi.allreduce(mine, comm, "min")[0] + 2, mpi.bcast(3 if rank == 0 else x, comm),
+            mpi.allgather(mine, comm)[1] + 1, mpi.alltoall(np.full(size, 3), comm)[0],
+            mpi.scatter([3] * size if rank == 0 else None, comm)[0],
+        ]  # fmt: skip
+
+    def inner(x: Any, i: int = 0) -> Any:
+        for count in numbers(x):
+            for _ in range(count):  # each is 3
+                x = x + 0.1 * np.sin(x) / np.ones(count)
+        return x
+
+    def once(x: Any) -> Any:
+        for _ in range(21):
+            x = x + 0.1 * np.sin(x)
+        return x
+
+    looped = lambda x: eb.timeloop(inner, x, 2, schedule=Revolve(1))
+    for f, times in ((inner, 1), (eb.checkpoint(inner), 1), (looped, 2)):
+        for active in (True, rank == 0):
+
+            def whole(x: Any, f: Any = f, active: bool = active) -> Any:
+                return np.sum(f(x if active else np.ones(3))) + np.sum(x)
+
+            def plain(x: Any, times: int = times, active: bool = active) -> Any:
+                u = x if active else np.ones(3)
+                for _ in range(times):
+                    u = once(u)
+                return np.sum(u) + np.sum(x)
+
+            np.testing.assert_allclose(eb.grad(whole)(x), eb.grad(plain)(x), rtol=1e-12)
+            np.testing.assert_allclose(eb.hvp(whole)(x, x), eb.hvp(plain)(x, x), rtol=1e-10)
+            with mpi.distributed(comm):
+                found = eb.grad(whole, budget=eb.Budget(memory="1 MiB"))(x)
+            np.testing.assert_allclose(found, eb.grad(plain)(x), rtol=1e-12)
 
 
 def check_owners(group: Group) -> None:

@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ebbtide.agree import own_communicator
+from ebbtide.agree import agree, check_alike, is_alone, own_communicator
 from ebbtide.arrays.batched import innermost_batch
 from ebbtide.arrays.containers import check_vectors, flatten, paths_of, unflatten
 from ebbtide.arrays.context import current, entered
@@ -46,6 +46,7 @@ from ebbtide.quota import Quota
 from ebbtide.schedules import Costs, Schedule
 from ebbtide.storage import Disk, Storage
 from ebbtide.storage.failures import without_frames
+from ebbtide.tape.communication import presence_here
 from ebbtide.tape.joint import record_results
 from ebbtide.tape.linear_region import linear_trace
 from ebbtide.tape.record import Tape
@@ -186,7 +187,7 @@ def _taped_loop(
 ) -> Any:
     """Run a loop as one operation on a tape; the leaves that the caller gave are taken out of their list."""
     budget, region = options.budget, _region_of(tape, options.budget)
-    ledger, allowed = region.ledger, budget or current().budget
+    ledger, allowed = region.ledger, _budget_of(options, length)
     each = Inputs(region.value(inputs) if isinstance(inputs, TracedArray) else inputs, region, checked=options.verify)
     stepper = Stepper(step, structure, each, options.outputs, region, options.collect_every)
     stepper.keep(tape.pager, inputs, options.until)
@@ -222,7 +223,7 @@ def _taped_loop(
     if first is None:
         on_disk = room.disk.has_room(plan.sizes.stored) and allowed is not None and allowed.disk > 0
         refused, final = run_on(stepper, values, length, options, nodes, inputs, plan, on_disk)
-        return _recorded(tape, refused, final, structure, stepper, options.outputs)
+        return _recorded(tape, refused, final, structure, stepper, options.outputs, asks=True)
     verifier = Verifier(paths_of(structure), options.outputs, options.verify)
     make_disk = partial(_make_disk, allowed, room.disk.snapshots, plan.buffer)
     label = None if resumption is None else resumption.label
@@ -241,7 +242,14 @@ def _taped_loop(
         rule.fail(error)
         raise
     rule.links = Links(region, nodes, inputs, rule.statics)
-    return _recorded(tape, rule, final, structure, stepper, options.outputs)
+    return _recorded(tape, rule, final, structure, stepper, options.outputs, asks=_asks(options, allowed, resumption))
+
+
+def _budget_of(options: Options, length: int) -> Budget | None:
+    """Return the budget that a loop is in, which all ranks have to call alike."""
+    context, budget = current(), options.budget or current().budget
+    check_alike("time loop", options.facts(length, budget, options.resume or context.resume))
+    return budget
 
 
 def _region_of(tape: Tape, budget: Budget | None) -> Region:
@@ -286,16 +294,29 @@ def _make_disk(allowed: Budget | None, quota: Quota, buffer: int) -> Storage:
     return Disk(allowed.directory, limit=quota, buffer=buffer, comm=own_communicator())
 
 
+def _asks(options: Options, allowed: Budget | None, resumption: Resumption | None) -> bool:
+    """Return whether there is something to agree on in a reverse sweep: room, what a journal has, or what loss does."""
+    is_lossy = options.storage is not None and options.storage.is_lossy("restart")
+    return allowed is not None or resumption is not None or is_lossy
+
+
 def _recorded(
-    tape: Tape, rule: LoopRule | RefusedLoop, final: list[Any], structure: Any, stepper: Stepper, outputs: bool
-) -> Any:
-    """Return the results of a loop, recorded as one operation if they depend on anything."""
-    count = len(final)
+    tape: Tape, rule: LoopRule | RefusedLoop, final: list[Any], structure: Any, stepper: Stepper, outputs: bool,
+    *, asks: bool,
+) -> Any:  # fmt: skip
+    """
+    Return the results of a loop, recorded as one operation if they depend on anything.
+
+    Where the loop *asks* other ranks in its reverse sweep it is recorded on all of them, if it is on one.
+    """
+    count, parents = len(final), rule.links.parents
     results = final + stacked(rule.emitted)
     if isinstance(rule, LoopRule):
         stepper.kept.end_forward(rule.statics.values())
-    if rule.links.parents:
-        results = record_results(tape, rule, rule.links.parents, results)
+    if agree(bool(parents)) if asks else parents:
+        others = () if is_alone() else (presence_here()._node,)
+        recorded = record_results(tape, rule, parents or others, results)
+        results = recorded if parents else results
         rule.emitted = []
     else:
         rule.close()

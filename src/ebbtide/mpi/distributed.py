@@ -8,17 +8,20 @@ import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, TypeVar, final
+from zlib import crc32
 
 import numpy as np
 
+from ebbtide.agree import agree
 from ebbtide.arrays.context import current, entered
-from ebbtide.errors import RankError
+from ebbtide.errors import RankError, ScheduleError
 from ebbtide.mpi.library import library
 from ebbtide.mpi.waiting import wait
 
 T = TypeVar("T")
 _FAILED, _HEARD = 1, 2
 _PATIENCE, _NAP = 5.0, 1e-3  # seconds
+_WORDS = 64  # of what ranks agree on, more than is ever said
 
 
 @contextmanager
@@ -51,7 +54,7 @@ def distributed(comm: Any, abort: bool = True) -> Iterator[None]:
     try:
         with entered(ranks=ranks):
             yield
-            wait([ranks.comm.Ibarrier()])
+            agree(False)  # all ranks have come to the end
     except RankError:
         ranks.hear()
         raise
@@ -106,19 +109,36 @@ class Ranks:
         self.comm.Free()
 
     def agree(self, value: T) -> T:
-        """Return the largest of the values of all ranks, numbers or tuples of numbers."""
+        """
+        Return the largest of the values of all ranks, numbers or tuples of numbers.
+
+        What each rank says has one length, and with it goes where in the program that is: what ranks say at different
+        places would be taken for one thing, or be an error of MPI on some of them.
+
+        Raises:
+            ScheduleError: They are not at the same place, on all ranks.
+        """
         single = not isinstance(value, tuple)
         given: Any = (value,) if single else value
         mpi = library()
-        mine = np.array([float(one) for one in given])
-        largest = np.empty_like(mine)
+        place = sys._getframe(2).f_code.co_qualname
+        mark = crc32(f"{place} {len(given)}".encode())
+        mine, largest = np.zeros(_WORDS), np.empty(_WORDS)
+        mine[: 2 + len(given)] = mark, -mark, *given
         self._is_agreeing = True
         try:
             wait([self.comm.Iallreduce(mine, largest, mpi.MAX)])
         finally:
             self._is_agreeing = False
         self._agreed += 1
-        found: Any = tuple([_like(one, number) for one, number in zip(given, largest.tolist(), strict=True)])
+        if largest[0] != -largest[1]:
+            raise ScheduleError(
+                f"The ranks do different things: this one has come to {place}, and another one is elsewhere. In "
+                "`distributed` all ranks call the same time loops, in the same order and with the same arguments; what "
+                "one of them tells the others would be taken for something else."
+            )
+        numbers = largest[2 : 2 + len(given)].tolist()
+        found: Any = tuple([_like(one, number) for one, number in zip(given, numbers, strict=True)])
         return found[0] if single else found
 
     def check(self, requests: Sequence[Any] = ()) -> None:

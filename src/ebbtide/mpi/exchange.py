@@ -17,11 +17,12 @@ import numpy as np
 
 from ebbtide.arrays.array_type import ArrayType, type_of, with_shape
 from ebbtide.arrays.batched import BatchTrace
-from ebbtide.arrays.context import current
+from ebbtide.arrays.context import current, meet_plain
 from ebbtide.arrays.kinds import zeros_like
 from ebbtide.arrays.location import user_line
 from ebbtide.arrays.primitive import FRESH, PASSED, Primitive, Pull, plain
 from ebbtide.arrays.traced import TracedArray
+from ebbtide.arrays.views import bottom
 from ebbtide.errors import TraceError
 from ebbtide.mpi.waiting import channel
 from ebbtide.tape.communication import presence_on, require
@@ -49,6 +50,11 @@ class Exchange(ABC):
         """Return what this rank gets for an array, C-contiguous and of the type that it takes."""
 
     @property
+    def is_two_way(self) -> bool:
+        """Whether what a rank gives and what it gets may be of different dtypes, with other ranks."""
+        return False
+
+    @property
     def channel(self) -> Any:
         """The communicator on which the ranks talk."""
         return channel(self.comm)
@@ -59,7 +65,24 @@ class Exchange(ABC):
         """The transpose."""
 
 
-def exchange(operation: Exchange, array: Any, traces: Sequence[Any] | None = None) -> Any:
+def exchange(operation: Exchange, array: Any) -> Any:
+    """
+    Return what this rank gets in an exchange, recorded on all tapes of the calls around unless it is of integers.
+
+    Args:
+        operation: The exchange.
+        array: What this rank gives away, traced or not.
+
+    Raises:
+        TraceError: It stands in a function that is batched, jitted or linearized.
+    """
+    # All ranks get one dtype; but of an exchange there and back each may get another one.
+    if operation.given.dtype.kind in "iub" and not operation.is_two_way:
+        return _done(apart(array), operation=operation)
+    return recorded(operation, array)
+
+
+def recorded(operation: Exchange, array: Any, traces: Sequence[Any] | None = None) -> Any:
     """
     Return what this rank gets in an exchange, recorded on all tapes of the calls around.
 
@@ -69,11 +92,18 @@ def exchange(operation: Exchange, array: Any, traces: Sequence[Any] | None = Non
         traces: The traces of these calls, the innermost last, if they are not those of the present context.
 
     Raises:
-        TraceError: It stands in a function that is batched, jitted or linearized.
+        TraceError: As `exchange`.
     """
     result = _COMMUNICATE.bind((anchored(array, traces),), {"operation": operation})
     require(result)
     return result
+
+
+def apart(array: Any) -> Any:
+    """Return the value of an array of integers or booleans, which no derivative goes through; see `anchored`."""
+    anchored(np.zeros(0))  # a region that runs again does so on all ranks
+    meet_plain(value := bottom(array))
+    return value
 
 
 def given_array(value: Any) -> Any:
@@ -130,11 +160,11 @@ def _done(array: Any, *, operation: Exchange) -> Any:
 
 def _push_exchange(tangents: list[Any], values: Any, out: Any, params: Any, kept: Any) -> Any:
     # The tangent is on the traces that the value is on.
-    return exchange(params["operation"], tangents[0], traces_of(out))
+    return recorded(params["operation"], tangents[0], traces_of(out))
 
 
 def _pull_exchange(g: Any, kind: ArrayType, params: Any) -> Any:
-    return exchange(params["operation"].transposed, g)
+    return recorded(params["operation"].transposed, g)
 
 
 def _push_anchor(tangents: list[Any], values: Any, out: Any, params: Any, kept: Any) -> Any:

@@ -10,7 +10,7 @@ from ebbtide.arrays.array_type import ArrayType, type_of
 from ebbtide.arrays.primitive import FRESH, Primitive, Pull
 from ebbtide.arrays.views import bottom
 from ebbtide.mpi.collectives import Sum
-from ebbtide.mpi.exchange import anchored, exchange, traces_of
+from ebbtide.mpi.exchange import anchored, apart, recorded, traces_of
 from ebbtide.mpi.library import library
 from ebbtide.mpi.waiting import channel, wait
 from ebbtide.tape.communication import require
@@ -33,6 +33,8 @@ def extreme(array: Any, comm: Any, op: str) -> Any:
         raise ValueError(f"op={op!r}: there are 'sum', 'max' and 'min'.")
     if type_of(array).dtype.kind == "c":
         raise TypeError(f"The {op} of complex numbers is not defined. Take that of their absolute values.")
+    if type_of(array).dtype.kind in "iub":
+        return _found(apart(array), comm=comm, op=op)
     result = _EXTREME.bind((anchored(array),), {"comm": comm, "op": op})
     require(result)
     return result
@@ -55,13 +57,13 @@ def _share(array: Any, out: Any, comm: Any) -> Any:
 
 
 def _pull(g: Any, kind: ArrayType, params: Any, array: Any, out: Any) -> Any:
-    return exchange(Sum(params["comm"], kind, kind), g) * _share(array, out, params["comm"])
+    return recorded(Sum(params["comm"], kind, kind), g) * _share(array, out, params["comm"])
 
 
 def _push(tangents: list[Any], values: Any, out: Any, params: Any, kept: Any) -> Any:
     kind = type_of(out)
     term = tangents[0] * _share(values[0], out, params["comm"])
-    return exchange(Sum(params["comm"], kind, kind), term, traces_of(out))
+    return recorded(Sum(params["comm"], kind, kind), term, traces_of(out))
 
 
 _EXTREME = Primitive(

@@ -59,6 +59,11 @@ class Passing(Exchange):
     source: int
     tag: int
 
+    @property
+    def is_two_way(self) -> bool:
+        """See `Exchange.is_two_way`."""
+        return True
+
     def run(self, array: np.ndarray) -> np.ndarray:
         """See `Exchange.run`."""
         result = np.zeros(self.given.shape, self.given.dtype)

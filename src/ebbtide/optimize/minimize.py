@@ -10,11 +10,13 @@ from typing import Any, cast, final
 
 import numpy as np
 
+from ebbtide.agree import agree, is_alone
 from ebbtide.arrays.containers import flatten, form_of, paths_of, unflatten
 from ebbtide.arrays.functions import check_call, check_function
 from ebbtide.optimize.control import Control
 from ebbtide.optimize.functional import ReducedFunctional, as_functional
 from ebbtide.optimize.vectors import conjugate, ravel, unravel
+from ebbtide.storage import compute_crc32c
 
 # Method -> whether it takes bounds, and whether it takes the action of the Hessian.
 _METHODS: Mapping[str, tuple[bool, bool]] = MappingProxyType(
@@ -112,7 +114,8 @@ def minimize(
 
     Raises:
         ValueError: The method is unknown or takes no bounds, the bounds do not fit, *m0* has no unknowns, or J is not
-            finite there; *tol* is no number of at least 0.
+            finite there; *tol* is no number of at least 0; or the ranks of a run are not at the same controls, with one
+            J and derivative.
         TypeError: A dtype of *m0* is not that of the controls, *functional* is no functional, *callback* no function of
             two values, or *options* no dict.
         BudgetError: The budget of the functional is too small.
@@ -266,6 +269,7 @@ class _Watch:
             raise ValueError(f"The functional is {value} at m0; start where it is finite.")
         self._evaluations += 1
         slope = self._form.ravel_cotangent(cotangent)
+        _check_ranks(vector, value, slope)
         if not self._values:
             self._values.append(value)
         self._last = (np.array(vector), value, slope)
@@ -314,6 +318,22 @@ class _Watch:
     def release(self) -> None:
         """Let go of everything: SciPy's objects refer to this one in cycles, which only the collector ends."""
         self._functional = self._form = self._callback = self._bar = self._last = self.ended = None
+
+
+def _check_ranks(vector: Any, value: float, slope: Any) -> None:
+    """Raise on all ranks of a run unless each is at the same controls, with the same value and derivative."""
+    if is_alone():
+        return
+    sums = [float(compute_crc32c(array)) for array in (vector, np.array(value), slope)]
+    most = agree((*sums, *[-one for one in sums]))
+    if most[:3] != tuple([-one for one in most[3:]]):
+        raise ValueError(
+            "minimize on many ranks takes controls of which each has the same copy, and here the "
+            f"{vector.size} unknowns of this rank, J = {value:.6e} or its derivative are not those of another: they "
+            "would step differently, and wait for each other. Give each rank all controls, which J takes by "
+            "mpi.replicated, and make J one value by mpi.total; or minimize outside of `distributed` where each rank "
+            "has a problem of its own."
+        )
 
 
 def _limits(bounds: tuple[Any, Any], form: _Form) -> tuple[Any, Any]:

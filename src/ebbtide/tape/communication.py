@@ -4,7 +4,8 @@ Communication on a tape: what the other processes of a run wait for, whatever th
 The reverse sweep of an operation that communicates communicates too, so all processes have to come to it, in the same
 order: also one whose operand depends on nothing that is differentiated, and one that does not use the result. So all
 such operations depend on an array without elements, the presence of the tape, and the tape holds their nodes: the
-sweep passes them in their turn, with a cotangent of zeros where there is none.
+sweep passes them in their turn, with a cotangent of zeros where there is none. So do time loops, which agree on what
+they do, and the regions that have any of these in them.
 """
 
 from __future__ import annotations
@@ -15,9 +16,13 @@ from typing import Any
 import numpy as np
 
 from ebbtide.arrays.array_type import ArrayType
+from ebbtide.arrays.context import current
+from ebbtide.arrays.primitive import inside
 from ebbtide.arrays.traced import TracedArray
 from ebbtide.tape.accumulate import Accumulator
 from ebbtide.tape.node import Node
+from ebbtide.tape.record import Tape
+from ebbtide.tape.tangent import TangentTrace
 
 
 def presence_on(tape: Any, value: Any = None) -> TracedArray:
@@ -32,6 +37,17 @@ def presence_on(tape: Any, value: Any = None) -> TracedArray:
         made = tape.leaf(np.zeros(0) if value is None else value, reachable=False)
         tape.presence = made._node, made._value
     return TracedArray(tape, *tape.presence)
+
+
+def presence_here() -> Any:
+    """Return the presence of the tapes around, which the regions that run have met by now; None where none records."""
+    found: Any = None
+    for trace in current().traces:
+        if type(trace) is Tape:
+            found = presence_on(trace, found)
+        elif type(trace) is TangentTrace and trace.linear is None:
+            found = TracedArray(trace, np.zeros(0), np.zeros(0) if found is None else found)
+    return inside(current().capture, found)
 
 
 def require(array: Any) -> None:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any, final
 
 from ebbtide.agree import agree
+from ebbtide.arrays.context import entered
 from ebbtide.errors import BudgetError
 from ebbtide.lender import Lender
 from ebbtide.loop.holding.share import count_spare
@@ -25,10 +26,14 @@ class Inside:
     Args:
         plans: Their plans.
         lent: Bytes that a step saves less with the least of them.
+        most: The bytes with which each of them runs its steps once, of those whose plan is a choice.
+        each: Bytes of a restart state of each of these.
     """
 
     plans: list[Plan]
     lent: int
+    most: int
+    each: int
 
     @classmethod
     def among(cls, lenders: list[Lender]) -> Inside:
@@ -37,18 +42,16 @@ class Inside:
         loops = [loop for loop in known if hasattr(loop, "position")]
         # An initial state that is there beside what steps saved is no part of what they can do without, without that.
         spare = sum([loop.sheddable for loop in loops]) - count_spare(lenders)
-        return cls([loop.plan for loop in loops], agree(max(0, spare)))
-
-    @property
-    def most(self) -> int:
-        """The bytes with which each of them runs its steps once, of those whose plan is a choice."""
-        return sum([plan.steps * plan.sizes.taped for plan in self.plans if plan.fewest])
+        plans = [loop.plan for loop in loops]
+        # Steps that saved more than planned since were some of this process only.
+        most = sum([plan.steps * plan.sizes.taped for plan in plans if plan.fewest])
+        each = sum([plan.sizes.restart for plan in plans if plan.fewest])
+        return cls(plans, *agree((max(0, spare), most, each)))
 
     @property
     def levels(self) -> list[int]:
         """The most bytes, half of them, and so on, while each of those whose plan is a choice has a restart state."""
-        each = sum([plan.sizes.restart for plan in self.plans if plan.fewest])
-        return [self.most >> k for k in range((self.most // max(1, each)).bit_length())]
+        return [self.most >> k for k in range((self.most // max(1, self.each)).bit_length())]
 
     @property
     def again_from_kept(self) -> float:
@@ -65,6 +68,13 @@ class Inside:
             available: The bytes that this one may take.
             free: Those in which tables may be made now.
         """
+        # A process may have given up steps with loops in them, which others have until the reverse sweep.
+        with entered(ranks=None):
+            found = self._again_here(plan, available, free)
+        return agree(found)
+
+    def _again_here(self, plan: Plan, available: int, free: int) -> float:
+        """Return what this process finds."""
         schedule, position, at_hand = plan.schedule, Position(steps=plan.steps), False
         if plan.steps > MOST_STEPS:
             return self._again(0, free)

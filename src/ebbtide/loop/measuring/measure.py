@@ -159,12 +159,10 @@ def measure_alone(
         run = min(taken, most_written + (sizes.nodes or 0) + 2 * RESERVE_PER_STEP)
         sizes = replace(sizes, run=max(sizes.run, run))
     known = lone and is_known(record)
-    waits = not agree(not (known and sizes.sweep > most))
+    waits = known and sizes.sweep > most
     # NumPy converts numbers block by block, in memory that no array has. What it returns the function makes, too.
     block, made = min(BLOCK, 2 * _largest(record)), _bytes_made(values, first, written)
     takes = not is_plain(record) and taken - made + block + sizes.state + sizes.gradients > has_room
-    # Where it cannot be known what the function takes, that run tells nothing, and may take more than the function.
-    looks, takes = agree((takes and lone, takes))
     # A step with a loop in it took 32 KiB to 41 KiB of the interpreter's own.
     # With tangents what a step began with is there to its end; the function alone lets go of it earlier.
     beside_it = (3 if current().derived else 2) * sizes.state + beside + sizes.interpreter
@@ -176,7 +174,9 @@ def measure_alone(
     count = (room - sizes.fixed) // sizes.restart
     free = known and 0 < 4 * count < 3 * gaining and everything > room and sizes.state >= BLOCK and is_own(stepper)
     free = free and (plain is not None or ledger.live + beside_it <= ledger.limit)
-    free = not agree(not free)
+    # Where it cannot be known what the function takes, that run tells nothing, and may take more than the function.
+    looks, takes, no_wait, not_free = agree((takes and lone, takes, not waits, not free))
+    waits, free = not no_wait, not not_free
     if not (waits or looks or free):
         run = taken - made + block if takes else taken - sizes.state
         unseen = 0 if hides_nothing(record) else run - sizes.seen

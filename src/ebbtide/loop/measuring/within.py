@@ -80,9 +80,10 @@ class Within:
         Raises:
             BudgetError: There is no room.
         """
-        least = self.least(plan)
-        if not least or ledger.limit is None or isinstance(plan.schedule, StoreAll):
+        is_alone = not (self.lenders or self.refused)
+        if is_alone or ledger.limit is None or isinstance(plan.schedule, StoreAll):
             return
+        least = self.least(plan)
         if agree(least > ledger.limit):
             raise _refusal(plan, least + ledger.left_out)
 

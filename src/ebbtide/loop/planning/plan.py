@@ -256,10 +256,10 @@ def _agreed(
     costs = Costs(**dict(zip(names, agree(astuple(costs)), strict=True)))
     unknown = {name: -1 for name in ("nodes", "swapped") if getattr(sizes, name) is None}
     sizes = replace(_negated(sizes), **unknown)
-    sizes = Sizes(*agree(astuple(sizes)))
+    *known, room, space, kept = agree((*astuple(sizes), -math.inf if memory is None else -memory, -disk, kept))
+    sizes = Sizes(*known)
     unknown = {name: None for name in ("nodes", "swapped") if getattr(sizes, name) == -1}
     sizes = replace(_negated(sizes), **unknown)
-    room, space, kept = agree((-math.inf if memory is None else -memory, -disk, kept))
     return sizes, None if room == -math.inf else -int(room), -space, costs, kept
 
 

@@ -33,3 +33,23 @@ class Options:
     def as_arguments(self) -> dict[str, Any]:
         """Return them by name, for another loop."""
         return {field.name: getattr(self, field.name) for field in fields(self)}
+
+    def facts(self, length: int, allowed: Budget | None, resume: object) -> dict[str, str]:
+        """
+        Return what has to be alike on all ranks, as texts.
+
+        Args:
+            length: The number of steps, or its upper bound.
+            allowed: The budget that the loop is in.
+            resume: Where it keeps a journal; None where it keeps none.
+        """
+        disk = " with disk" if allowed is not None and allowed.disk else ""
+        every = "so many seconds" if isinstance(self.resume_every, float) else f"{self.resume_every}"
+        return {
+            "the number of steps": f"{'' if self.until is None else 'at most '}{length}",
+            "budget=": "None" if allowed is None else f"one{disk}",
+            "resume=": "None" if resume is None else f"a directory, with resume_every={every}",
+            "schedule=": f"{self.schedule}",
+            "costs=": "None" if self.costs is None else "given",
+            "storage=": "None" if self.storage is None else f"a {type(self.storage).__name__}",
+        }

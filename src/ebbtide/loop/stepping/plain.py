@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from ebbtide.agree import is_alone
 from ebbtide.arrays.containers import unflatten
 from ebbtide.arrays.context import current
 from ebbtide.arrays.functions import check_call, check_function, is_whole, line_of_function
@@ -28,12 +29,15 @@ from ebbtide.loop.values.state import begun
 from ebbtide.machine import Heap
 from ebbtide.schedules import Costs, Schedule
 from ebbtide.storage import Storage
+from ebbtide.tape.communication import presence_here
 
 
 def run_plain(step: Any, leaves: list[Any], structure: Any, steps: int, inputs: Any, options: Options) -> Any:
     """Run a loop of which nothing is recorded; the leaves that the caller gave are taken out of their list."""
     until, outputs = options.until, options.outputs
     context = current()
+    if not is_alone():
+        presence_here()  # a region that runs it again does so on all ranks
     report = context.ledger.report
     stepper = Stepper(step, structure, Inputs(inputs, None, checked=False), outputs, None, options.collect_every)
     state = [begun(leaf, stepper.below) for leaf in leaves]

@@ -1,0 +1,100 @@
+"""What the ranks of a group state of loops that are not the same on all; each check is run by on_ranks.py."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import numpy as np
+from group import Group, refused
+
+import ebbtide as eb
+from ebbtide import mpi
+from ebbtide.errors import ScheduleError
+from ebbtide.optimize import Control, ReducedFunctional, minimize
+from ebbtide.schedules import Costs, Revolve
+
+
+def check_constant_loops(group: Group) -> None:
+    """Loops that do not communicate are swept by all ranks, also where all of one depends on nothing on some."""
+    x = group.random((49,), np.float64, 13)
+
+    def loop(v: Any, steps: int = 9) -> Any:
+        return eb.timeloop(lambda w, i: np.sin(w), v, steps)
+
+    def nested(v: Any) -> Any:
+        return eb.timeloop(lambda w, i: 1.01 * loop(w, 3), v, 5)
+
+    def of_static(v: Any) -> Any:
+        return eb.timeloop(lambda w, i: w + np.sin(v), np.ones(49), 5)
+
+    functions = (
+        loop, nested, of_static, eb.checkpoint(loop), eb.checkpoint(lambda v: v * eb.checkpoint(nested)(v)),
+        lambda v: eb.timeloop(lambda w, i: eb.checkpoint(loop)(w), v, 5, schedule=Revolve(2)),
+    )  # fmt: skip
+    with group.directory() as directory:
+        for number, inner in enumerate(functions):
+            active = group.rank == number % group.size
+            f = lambda v, inner=inner, active=active: np.sum(inner(v if active else np.ones(49)) ** 2) + np.sum(v)
+            expected = eb.grad(f)(x)
+            budget, resume = eb.Budget(memory="1 MiB"), directory / f"run{number}"
+            many: tuple[dict[str, Any], ...] = ({}, {"budget": budget}, {"resume": resume})
+            for options in many:
+                with mpi.distributed(group.comm):
+                    found = eb.grad(f, **options)(x)
+                np.testing.assert_array_equal(found, expected)
+        group.meet()
+        assert list(directory.iterdir()) == []
+
+
+def check_unlike_loops(group: Group) -> None:
+    """Ranks that call a loop in different ways, or different loops, raise one error that says so, and none waits."""
+    first = group.rank == 0
+    one: dict[str, Any] = {"budget": eb.Budget(memory="1 MiB")}
+    cases: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
+        ("budget= is", one if first else {}, {}),
+        ("budget= is", {} if first else one, {}),
+        ("budget= is", {"budget": eb.Budget(memory="1 MiB", disk="1 MiB")} if first else one, {}),
+        ("the number of steps is", {}, {"steps": 8 + first}),
+        ("schedule= is Revolve", {}, {"schedule": Revolve(2 + first)}),
+        ("costs= is", one, {"costs": Costs() if first else None}),
+        ("The ranks do different things", one, {"twice": first}),
+    ]
+    x = np.ones(49)
+
+    def functional(x: Any, *, communicates: bool, twice: bool = False, steps: int = 8, **options: Any) -> Any:
+        def step(u: Any, i: int) -> Any:
+            return np.sin(mpi.sendrecv(u, group.comm, group.up, group.down) if communicates else u)
+
+        for _ in range(1 + twice):
+            x = eb.timeloop(step, x, steps, **options)
+        return np.sum(x)
+
+    with group.directory() as directory:
+        cases.append(("resume= is", {"resume": directory / "run"} if first else {}, {}))
+        for text, options, arguments in cases if group.size > 1 else []:
+            f = partial(functional, communicates="twice" not in arguments, **arguments)
+            with refused(ScheduleError, text), mpi.distributed(group.comm):
+                eb.grad(f, **options)(x)
+            group.meet()
+        assert list(directory.iterdir()) == []
+
+
+def check_minimize(group: Group) -> None:
+    """Ranks that have the same controls find one minimum; controls that are parts are refused on all of them."""
+    target = 1.0 + group.rank
+
+    def misfit(m: Any) -> Any:
+        return mpi.total(np.sum((eb.timeloop(lambda u, i: u + 0.1 * (target - u), m, 8) - target) ** 2), group.comm)
+
+    def whole(m: Any) -> Any:
+        return misfit(mpi.replicated(m, group.comm))
+
+    with mpi.distributed(group.comm):
+        found = minimize(ReducedFunctional(whole, Control(np.zeros(3)), budget=eb.Budget(memory="1 MiB")))
+    assert found.converged
+    np.testing.assert_allclose(found.m, np.mean(1.0 + np.arange(group.size)), rtol=1e-6)
+    for start in (np.zeros(3), np.full(3, float(group.rank)), np.zeros(3 + group.rank)) if group.size > 1 else ():
+        with refused(ValueError, "each has the same copy"), mpi.distributed(group.comm):
+            minimize(misfit, start)
+        group.meet()
