@@ -32,7 +32,7 @@ POLYNOMIALS: dict[Any, tuple[Example, ...]] = {
     np.polyadd: calls((V, V[:2]), (S, V), (V[:3], M[0])),
     np.polysub: calls((V, V[:2]), (V[:3], M[0])),
     np.polyder: calls((V,), (V, 2)),
-    np.polyint: calls((V,), (V, 2), (V, 2, [1.0, 2.0]), (V, 1, V[:1])),
+    np.polyint: calls((V,), (V, 0), (V, 2), (V, 2, [1.0, 2.0]), (V, 1, V[:1])),
     np.vander: calls((V,), (V, 3), (V, {"increasing": True}), (V, 0), (V, 1)),
     np.polymul: calls((M[0], M[1, :2]), (Fixed(np.array([0.0, 0.0, 2.0, 1.0])), M[0])),
     # How many numbers the remainder has depends on roundings, unless the divisor begins with a power of two.

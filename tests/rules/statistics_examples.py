@@ -77,7 +77,7 @@ DIFFERENCES: dict[Any, tuple[Example, ...]] = {
     np.diff: calls((V,), (M,), (M, 2), (M, 1, 0), (M, {"prepend": 0.0, "axis": 0}), (M, 1, 1, M[:, :1], M[:, 2:])),
     np.ediff1d: calls((M,), (V, 1.0, V[:2])),
     np.gradient: calls((M,), (V[:4], POINTS), (M, 0.5, {"axis": 0, "edge_order": 2}),
-                       (V[:3], np.array([0.0, 0.5, 1.0]), {"edge_order": 2})),
+                       (V[:3], np.array([0.0, 0.5, 1.0]), {"edge_order": 2}), (V, np.arange(5.0) * 3)),
     np.trapezoid: calls((V,), (M, {"dx": 0.5, "axis": 0}), (M, POINTS), (M, M + 1)),
 }
 

@@ -114,6 +114,60 @@ def test_writes_are_numpys(write):
     check_grads(run, u, x, order=1)
 
 
+# Where the elements have to be counted.
+KNOWN_MASKS = {"where of sqrt", "masked sum", "a mask of flat with few values", "place", "hypot.at of a mask"}
+
+
+@pytest.mark.parametrize("name", WRITES)
+def test_writes_in_programs(name):
+    """Each way to write is in programs and batches what it is in the function, also where a mask is traced."""
+    u, x = operands()
+
+    def run(u, x):
+        u = np.copy(u)
+        WRITES[name](u, x)
+        return u
+
+    if name in KNOWN_MASKS:
+        with pytest.raises(TraceError, match=r"How many elements a traced mask|indices that are known here"):
+            jit(run)(u, x)
+        return
+    slope = grad(lambda u, x: np.sum(np.sin(run(u, x))), argnums=(0, 1))
+    for executor in ("reference", "machine"):
+        assert jit(run, executor=executor)(u, x).tobytes() == run(u, x).tobytes()
+        for found, expected in zip(jit(slope, executor=executor)(u, x), slope(u, x), strict=True):
+            np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-14)
+    np.testing.assert_allclose(vmap(run)(u[None], x[None])[0], run(u, x), rtol=1e-14)
+
+
+OTHERS = {
+    "divide": lambda x, n: np.divide(1.0, x, out=np.zeros_like(x), where=x != 0),
+    "log": lambda x, n: np.log(x, out=2 * x, where=x > 0),
+    "floor_divide": lambda x, n: x * np.floor_divide(7, n, out=np.zeros_like(n), where=n != 0),
+    "into more rows": lambda x, n: np.sqrt(x, out=np.zeros((2, 3), x.dtype, like=x), where=x > 0),
+    "into a number": lambda x, n: np.divide(x, x[0], out=x + 1, where=x[0] != 0),
+    "putmask": lambda x, n: (u := x * 2, np.putmask(u, n, [5.0, 6.0]))[0],
+    "place": lambda x, n: (u := x * 2, np.place(u, n, x[2:]))[0],
+}
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+@pytest.mark.parametrize("function", OTHERS.values(), ids=OTHERS)
+def test_others_than_a_traced_mask_chooses(function, dtype):
+    """They stay as they are, have no derivative of the operation, and no warning, in programs and batches."""
+    x, n = np.array([0.0, -2.0, 3.0], dtype), np.array([0, 2, 3])
+    with np.errstate(divide="ignore", invalid="ignore"):
+        expected = function(x, n)
+    slope = grad(lambda x: np.sum(function(x, n)))
+    with np.errstate(all="raise"):
+        for executor in ("reference", "machine"):
+            found = jit(function, executor=executor)(x, n)
+            assert (found.dtype, found.tobytes()) == (expected.dtype, expected.tobytes())
+        for found in (jit(slope)(x), vmap(slope)(x[None])[0], jit(vmap(slope), executor="machine")(x[None])[0]):
+            assert found.dtype == dtype
+            np.testing.assert_allclose(found, slope(x), rtol=1e-6)
+
+
 def test_an_array_without_axes_stays_one():
     """All names of an array without axes have what operators write into it, however often they do."""
 

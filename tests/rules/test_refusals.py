@@ -67,6 +67,8 @@ def test_wrong_shapes_raise_as_in_numpy():
         lambda x: np.tensordot(x, x, 1),
         lambda x: np.diag(x[None]),
         lambda x: np.max(x, where=x > 0),
+        lambda x: np.block([x, [x]]),
+        lambda x: np.block([[x], x]),
     ):
         with pytest.raises(ValueError):
             grad(lambda x, function=function: np.sum(function(x)))(np.ones((3, 4)))

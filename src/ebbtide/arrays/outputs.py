@@ -47,6 +47,12 @@ def into(target: Any, result: Any, name: str, *, same_type: bool = False) -> Any
     return target
 
 
+def _harmless(x: Any, where: Any) -> Any:
+    """Return an operand with other numbers where a condition does not hold; a number of Python's stays one."""
+    kind = x.dtype.kind if hasattr(x, "dtype") else ""
+    return np.where(where, x, 1 if kind in "iu" else 0.5) if kind and kind in "iufc" else x
+
+
 def partly(handler: Callable[..., Any], inputs: tuple[Any, ...], where: Any, target: Any, name: str) -> Any:
     """
     Do an elementwise operation where a condition holds, and write the results there.
@@ -64,6 +70,14 @@ def partly(handler: Callable[..., Any], inputs: tuple[Any, ...], where: Any, tar
     target = target[0]
     if not _is_traced(target):
         raise misuse.into_plain(name)
+    if _is_traced(where):
+        # Which elements these are nobody knows: all are done, the others with operands that no operation minds.
+        result = handler(*[_harmless(x, where) for x in inputs])
+        error = misuse.output_type(name, target, result, same_type=False)
+        if error is not None:
+            raise error
+        target[...] = np.where(where, result, target)
+        return target
     mask = np.broadcast_to(np.asarray(where, bool), target.shape)
     chosen = [x if np.ndim(x) == 0 else np.broadcast_to(x, target.shape)[mask] for x in inputs]
     result = handler(*chosen)

@@ -39,8 +39,15 @@ def _put(a: Any, ind: Any, v: Any, mode: str = "raise") -> None:
         a.flat[places] = repeated(v, places.size)
 
 
+def _mask(mask: Any, array: Any) -> Any:
+    return np.reshape(np.astype(mask, bool) if is_traced(mask) else np.asarray(mask, bool), array.shape)
+
+
 def _place(arr: Any, mask: Any, vals: Any) -> None:
-    mask = np.asarray(mask, bool).reshape(_target(arr, "place").shape)
+    mask = _mask(mask, _target(arr, "place"))
+    if is_traced(mask):
+        arr[mask] = np.reshape(vals, ()) if np.size(vals) == 1 else vals
+        return
     count = int(np.count_nonzero(mask))
     if count:
         if not np.size(vals):
@@ -49,10 +56,13 @@ def _place(arr: Any, mask: Any, vals: Any) -> None:
 
 
 def _put_mask(a: Any, mask: Any, values: Any) -> None:
-    mask = np.asarray(mask, bool).reshape(_target(a, "putmask").shape)
+    mask = _mask(mask, _target(a, "putmask"))
     if np.size(values):
         values = np.reshape(repeated(values, a.size), (-1,))
-        a[mask] = values if values.shape[0] == 1 else values[np.flatnonzero(mask)]
+        if is_traced(mask):
+            a[...] = np.where(mask, values if values.shape[0] == 1 else np.reshape(values, a.shape), a)
+        else:
+            a[mask] = values if values.shape[0] == 1 else values[np.flatnonzero(mask)]
 
 
 def _put_along_axis(arr: Any, indices: Any, values: Any, axis: int | None) -> None:
