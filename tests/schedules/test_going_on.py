@@ -16,6 +16,7 @@ from ebbtide.schedules import (
     Forward,
     Hierarchical,
     Mixed,
+    Move,
     Online,
     Periodic,
     Position,
@@ -387,6 +388,14 @@ def test_what_is_lost_above_saved_steps_is_told_of_the_loop(schedule):
     held = (Snapshot(0, "saved"), Snapshot(1, "saved"), Snapshot(9))
     with pytest.raises(ScheduleError, match=r"is that of step 3, .*\(9, 'restart'\)\].*, and 12 of 12 steps are not"):
         schedule.next_action(Position(steps=12, state=3, snapshots=held))
+
+
+@pytest.mark.parametrize("schedule", RESTARTS, ids=str)
+def test_what_the_last_step_saved_is_not_made_again(schedule):
+    """Its snapshot is loaded; that of an earlier step, behind one that has none, is given up for its room."""
+    held = Position(steps=10, state=None, forward_ended=True, snapshots=(Snapshot(0), Snapshot(9, "saved")))
+    assert schedule.next_action(held) == Move(step=9)
+    assert schedule.next_action(replace(held, snapshots=(Snapshot(0), Snapshot(8, "saved")))) == Delete(step=8)
 
 
 FIRST = tuple([Snapshot(k, "saved") for k in range(3)])

@@ -19,6 +19,7 @@ from ebbtide.schedules import (
     Position,
     Revolve,
     Snapshot,
+    StoreAll,
     action_from_json,
     action_to_json,
 )
@@ -323,6 +324,26 @@ def test_saved_values_of_another_schedule_in_slots_are_given_up():
     """While the loop is open a slot is worth more with a restart state."""
     held = (Snapshot(0), Snapshot(1, "saved"))
     assert Online(3).next_action(Position(steps=9, state=2, open=True, snapshots=held)) == Delete(step=1)
+
+
+@pytest.mark.parametrize("first", [1, 2, 10])
+@pytest.mark.parametrize("snapshots", [2, 5, 20])
+def test_first_steps_that_are_saved_stay_so(first, snapshots):
+    """Where no state leads back to them, the steps behind take as many forward steps as a loop of their own."""
+    position = Position(steps=FAR, open=True)
+    while position.state < first:
+        position = position.after(StoreAll("disk").next_action(position))
+    count = check_schedule(Online(snapshots), FAR, start=position, ends=first + 500, slots={"memory": snapshots})
+    assert count.forward_steps == Online(snapshots).forward_steps_open(500)
+    assert (count.reads["disk"], count.writes["disk"], count.snapshots_left) == (first, 0, 0)
+
+
+@pytest.mark.parametrize(("state", "held"), [(2, ()), (None, (Snapshot(2),)), (3, (Snapshot(2),))])
+def test_values_of_first_steps_at_hand_are_kept_where_nothing_leads_back(state, held):
+    """Then all steps behind them are saved, too, each of which runs once."""
+    position = Position(steps=99, state=state, saved=(0, 2), open=True, snapshots=held)
+    count = check_schedule(Online(3), 99, start=position, ends=20)
+    assert (count.forward_steps, count.peak_saved) == (18, 20)
 
 
 @pytest.mark.parametrize(

@@ -107,3 +107,10 @@ def test_a_loop_that_may_end_takes_no_more_than_the_longest(interval, snapshots,
         before = check_schedule(schedule, steps, start=Position(steps=steps, open=True), ends=ends)
         assert before.used.get("disk", 0) <= schedule.peak(steps, "disk")
         assert before.used.get("memory", 0) <= snapshots
+
+
+def test_the_last_step_is_not_stored_where_others_took_all_slots():
+    """It is saved as it runs: no state has to lie on disk for one step."""
+    held = (Snapshot(0), Snapshot(3), Snapshot(5, "restart", "disk"))
+    action = Periodic(4, 1).next_action(Position(steps=10, state=9, snapshots=held))
+    assert action == Forward(start=9, stop=10, save=True)

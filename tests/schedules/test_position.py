@@ -271,6 +271,7 @@ class Scripted:
 
 
 RUN = Forward(start=0, stop=3, snapshot=True, save=True)
+FIRST = Forward(start=0, stop=1, snapshot=True, kind="saved")
 
 
 @pytest.mark.parametrize(
@@ -286,6 +287,14 @@ RUN = Forward(start=0, stop=3, snapshot=True, save=True)
         ([RUN, EndForward(), EndReverse()], "3 steps are not reversed"),
         ([RUN, EndForward(), None], "3 of 3 steps are not reversed"),
         ([RUN, EndForward(), Reverse(start=3, stop=0), EndReverse(), EndReverse()], "finished"),
+        ([EndForward()], "said before, or the working state is that of step 0"),
+        ([RUN, EndForward(), EndForward()], "Action 2 .*said before"),
+        ([RUN, Copy(step=0), RUN], "Action 2 .*there is a snapshot already"),
+        ([replace(RUN, tier="tape")], r"none can be in \('restart', 'tape'\)"),
+        ([replace(RUN, stop=1, kind="saved")], "of one step, not kept at hand too"),
+        ([FIRST, Forward(start=1, stop=2), Forward(start=2, stop=3, save=True), Copy(step=0)], "a gap would open"),
+        ([RUN, *9 * [Copy(step=0), Forward(start=0, stop=2)]], "more than 9 forward steps are of no use"),
+        (["no action"], "it is no action"),
     ],
 )
 def test_the_checker_finds_wrong_traces(actions, reason):

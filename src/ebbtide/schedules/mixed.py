@@ -11,15 +11,13 @@ from numpy.typing import NDArray
 
 from ebbtide.errors import ScheduleError
 from ebbtide.schedules.actions import Action, Forward, copy, delete, move, run
-from ebbtide.schedules.asked import steps_and_sizes, steps_of
+from ebbtide.schedules.asked import check_position, steps_and_sizes, steps_of
 from ebbtide.schedules.base import Schedule
 from ebbtide.schedules.continuing import count_base, describe_loss, forced_action
 from ebbtide.schedules.mixed_table import MixedTable, run_each
 from ebbtide.schedules.position import Position, Snapshot
 from ebbtide.schedules.records import make_plain
 from ebbtide.schedules.splits import leave_out_each
-
-_Numbers = NDArray[np.int64]
 
 
 @final
@@ -115,8 +113,12 @@ class Mixed(Schedule):
 
     def next_action(self, position: Position) -> Action | None:
         """See `Schedule.next_action`; the first question makes a table, in time that grows with the steps."""
-        if position.finished:
-            return None
+        try:
+            if position.finished:
+                return None
+        except AttributeError:
+            check_position(position)
+            raise
         # In the middle of the reverse sweep, where most questions are asked, nothing is forced.
         if position.saved is not None or not position.forward_ended or position.end == 0:
             action = forced_action(position, self)
@@ -198,8 +200,7 @@ class Mixed(Schedule):
 
     def _choose(self, position: Position) -> Action:
         """The action where there is a choice."""
-        snapshots, end, state = position.snapshots, position.end, position.state
-        free = self.free(position)
+        snapshots, end, state, free = position.snapshots, position.end, position.state, self.free(position)
         if not snapshots:
             if state != 0:
                 raise describe_loss(position)
@@ -252,8 +253,7 @@ class Mixed(Schedule):
     def _go_on(self, position: Position, state: int, free: int) -> Action:
         """The last snapshot is a restart state, and the working state is that of the same step or of a later one."""
         table, end, latest = self._table(position.steps), position.end, position.snapshots[-1]
-        step = latest.step
-        row, above = table.row(free + self._size(latest)), table.row(free)
+        row, above, step = table.row(free + self._size(latest)), table.row(free), latest.step
         place = table.place(row, end - step)
         if state == step:
             if end - state == 1:
@@ -302,11 +302,10 @@ class Mixed(Schedule):
             return None
         if state is None or state > base:
             raise describe_loss(position)
-        top = snapshots[-1]
-        if top.step < base:
+        if snapshots[-1].step < base:
             return None
         if free < self.restart or any(kept.step == state for kept in snapshots):
-            return delete(top.step)
+            return delete(snapshots[-1].step)
         return run(state, state + 1, snapshot=True)
 
     def find_surplus(self, position: Position, free: int = -1) -> int | None:
@@ -337,8 +336,9 @@ class Mixed(Schedule):
         return int(steps[1 + least]) if free < 0 or without[least] < whole else None
 
     def _left(
-        self, position: Position, steps: _Numbers, saved: NDArray[np.bool_], sizes: _Numbers, free: int
-    ) -> tuple[float, NDArray[np.float64]]:
+        self, position: Position, steps: NDArray[np.int64], saved: NDArray[np.bool_], sizes: NDArray[np.int64],
+        free: int,
+    ) -> tuple[float, NDArray[np.float64]]:  # fmt: skip
         """About how many forward steps are left with all snapshots, and without each but the first."""
         table, end, state, latest = self._table(position.steps), position.end, position.state, int(steps[-1])
         in_hand = state is not None and latest < state < end

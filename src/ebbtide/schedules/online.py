@@ -7,8 +7,9 @@ from typing import final
 
 from ebbtide.errors import ScheduleError
 from ebbtide.schedules.actions import Action, EndForward, Forward, copy, delete, run
-from ebbtide.schedules.asked import steps_of
+from ebbtide.schedules.asked import check_position, steps_of
 from ebbtide.schedules.base import Schedule
+from ebbtide.schedules.continuing import describe_loss, restart_action
 from ebbtide.schedules.position import Position
 from ebbtide.schedules.records import make_plain
 from ebbtide.schedules.revolve import Revolve, count_tail
@@ -40,7 +41,8 @@ class Online(Schedule):
     1.4 and 1.23 times.
 
     The decisions look at the stored steps and the working state alone, so that an interrupted loop goes on as if
-    nothing had happened. Where snapshots were lost, the slots are filled again from the next step on.
+    nothing had happened. Where snapshots were lost, the slots are filled again from the next step on. First steps of
+    which another schedule holds what they saved, and no state, are left as they are, and those behind them are a loop.
 
     Args:
         snapshots: The largest number of snapshots at the same time; the initial state counts as one.
@@ -89,7 +91,14 @@ class Online(Schedule):
 
         Where the position follows the last one that it was asked for, only those of the snapshots that changed.
         """
-        if position.open and not position.finished:
+        try:
+            is_open = position.open and not position.finished
+        except AttributeError:
+            check_position(position)
+            raise
+        if is_open and not _has_initial(position):
+            return self._go_on_above(position)
+        if is_open:
             action = self._next_open(position)
             if isinstance(action, Forward) and (action.start < _EARLY or position.saved is not None):
                 return _keep_early(action, position)
@@ -100,6 +109,20 @@ class Online(Schedule):
             if spare is not None:
                 return delete(spare)
         return self._offline.next_action(position)
+
+    def choose(self, position: Position) -> Action:
+        """See `RestartSchedule.choose`; of a loop that may end after any step, above first steps that are saved."""
+        if not _has_initial(position):
+            raise describe_loss(position)
+        return self._next_open(position)
+
+    def find_room(self, position: Position) -> str | None:
+        """See `Roomy.find_room`."""
+        return self._offline.find_room(position)
+
+    def beside(self, memory: int, disk: int) -> Online:
+        """See `RestartSchedule.beside`."""
+        return Online(max(1, self.snapshots - memory)) if memory else self
 
     def forward_steps(self, steps: int) -> int:
         """
@@ -172,8 +195,6 @@ class Online(Schedule):
         if state == steps:
             return EndForward()
         thinned = None if state is None else self._recall(snapshots, state, position.before)
-        if thinned is None:
-            self._require_initial(position)
         if state is not None and state == steps - 1:
             # If the loop does not end before its upper bound, this is the last step: it is reversed next.
             return run(state, steps, save=True)
@@ -280,17 +301,24 @@ class Online(Schedule):
             return thinned
         return Thinned([kept.step for kept in snapshots], self.snapshots)
 
-    def _require_initial(self, position: Position) -> None:
-        """Fail before any work is done if there is no way back to step 0: saved values are given up."""
-        snapshots = position.snapshots
-        if position.state != 0 and not (snapshots and snapshots[0].step == 0 and snapshots[0].kind == "restart"):
-            held = [kept.step for kept in snapshots if kept.kind == "restart"]
+    def _go_on_above(self, position: Position) -> Action | None:
+        """Where step 0 cannot be run again, keep what the first steps saved; fail before any work if that is lost."""
+        try:
+            return restart_action(position, self)
+        except ScheduleError:
+            held = [kept.step for kept in position.snapshots if kept.kind == "restart"]
             saved = "no values" if position.saved is None else f"the values of the steps {position.saved}"
             raise ScheduleError(
                 f"Step 0 cannot be run again: the working state is that of step {position.state}, restart states are "
                 f"held of the steps {held}, and {saved} are saved. Supply the initial state as the working state, or "
                 "as the snapshot of step 0."
-            )
+            ) from None
+
+
+def _has_initial(position: Position) -> bool:
+    """Return whether the initial state is in hand or stored."""
+    snapshots = position.snapshots
+    return position.state == 0 or (bool(snapshots) and snapshots[0].step == 0 and snapshots[0].kind == "restart")
 
 
 def _is_without(snapshots: Snapshots, known: Snapshots, place: int, before: Snapshots | None) -> bool:
