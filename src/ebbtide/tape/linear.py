@@ -40,7 +40,7 @@ class LinearRule(ABC):
     """
 
     __slots__ = ()
-    record_bytes = 5 * 1024
+    record_bytes = 8 * 1024
 
     @property
     @abstractmethod

@@ -92,7 +92,7 @@ class LinearLoop(LinearRule):
         self._finalizer = weakref.finalize(self, _uncount, tape.ledger, self._counted)
         self._finalizer.atexit = False
 
-    record_bytes = 12 * 1024  # 6 KB, and 14 of the first one
+    record_bytes = 11 * 1024  # 6 KB, and 14 of the first one
 
     @property
     def name(self) -> str:
