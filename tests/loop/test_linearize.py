@@ -731,3 +731,13 @@ def test_a_push_takes_as_much_for_many_steps_as_for_few(schedule):
         push(u)
         peaks.append(peak_bytes(lambda push=push: push(u)))
     assert peaks[1] <= peaks[0] + 40_000
+
+
+def test_pushes_free_dead_tuples():
+    """Steps that run again in a push leave as few tuples of `np.roll` to the interpreter as those of the first run."""
+    u, peaks = np.linspace(0.2, 1.3, 10), []
+    for steps in (60, 1500):
+        push = linearize(lambda u, n=steps: timeloop(lambda u, i: 0.9 * np.roll(u, 1), u, n, schedule=Revolve(1)), u)[1]
+        push(u)
+        peaks.append(peak_bytes(lambda push=push: push(u)))
+    assert peaks[1] <= peaks[0] + 20_000

@@ -12,7 +12,7 @@ import pytest
 from tests.scale import FULL
 
 import ebbtide
-from ebbtide import Budget, ReleasedValueError, checkpoint, grad, jvp, profile, vjp
+from ebbtide import Budget, ReleasedValueError, TraceError, checkpoint, grad, jvp, profile, timeloop, vjp
 from ebbtide.arrays.context import current_or_none
 from ebbtide.schedules import Revolve, StoreAll
 
@@ -170,3 +170,27 @@ def test_profile_block_is_left():
     with profile():
         assert current_or_none() is not None
     assert current_or_none() is None
+
+
+@pytest.mark.parametrize("around", [checkpoint, lambda f: lambda u: timeloop(lambda s, i: f(s), u, 3)])
+def test_threads_of_a_region_are_told_how_to_know_it(around):
+    """In a thread that does not know its step, an array from outside is an error that says what does."""
+    u = np.linspace(0.1, 0.9, 10)
+
+    def loss(u, submit):
+        made = np.cos(u)
+
+        def work(s):
+            with ThreadPoolExecutor(2) as pool:
+                parts = [submit(pool, lambda p: np.sin(s[p]) * made[p], p) for p in (slice(0, 5), slice(5, 10))]
+                return np.concatenate([part.result() for part in parts])
+
+        return np.sum(around(work)(u))
+
+    bare = lambda pool, work, part: pool.submit(work, part)
+    known = lambda pool, work, part: pool.submit(contextvars.copy_context().run, work, part)
+    with pytest.raises(TraceError, match=r"copy_context\(\).run"):
+        grad(loss)(u, bare)
+    slope = grad(loss)(u, known)
+    e = 1e-6 * np.sin(np.arange(10))
+    assert np.isclose(slope @ e, (loss(u + e, known) - loss(u - e, known)) / 2, rtol=1e-6)

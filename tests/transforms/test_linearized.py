@@ -6,10 +6,12 @@ import tracemalloc
 
 import numpy as np
 import pytest
+from tests.measure import find_least, peak_bytes
 
-from ebbtide import Budget, BudgetError, ReleasedValueError, linearize
+from ebbtide import Budget, BudgetError, ReleasedValueError, checkpoint, jvp, linearize, timeloop
 
 X = np.linspace(0.2, 1.3, 20_000)
+TURNED = np.arange(X.size)[::-1]
 
 
 def deep(x):
@@ -54,6 +56,68 @@ def test_a_budget_with_disk_pages(tmp_path):
     assert list(tmp_path.iterdir()) == []
     with pytest.raises(ReleasedValueError, match="gave them up"):
         pushforward(X)
+
+
+def checkpoints(x):
+    """Functions that run again in each push, on twelve arrays."""
+    for _ in range(12):
+        x = checkpoint(lambda x: np.sin(np.sin(x) * x))(x)
+    return x
+
+
+def one_checkpoint(x):
+    """A function that uses an array from outside."""
+    made = np.cos(np.arange(X.size))
+    return checkpoint(lambda x: np.sin(x * made))(np.sin(x))
+
+
+def loops(x):
+    """Loops whose steps close over two arrays each."""
+    for k in range(3):
+        made, other = np.cos(np.arange(X.size) + k), np.sin(np.arange(X.size) + k)
+        x = timeloop(lambda u, i, a=made, b=other: np.sin(u * a) + b if i else 0.9 * u, x, 6)
+    return np.sum(timeloop(lambda u, i: 0.9 * np.tanh(u), x, 12))
+
+
+def indices(x):
+    """A loop whose steps have an index array each."""
+    return timeloop(lambda u, i: 0.9 * np.tanh(u[TURNED + 0]), x, 20)
+
+
+def loop_of_checkpoints(x):
+    """A loop of steps that run again in parts, on an array that the step makes, and that the part uses from outside."""
+
+    def step(u, i):
+        made = np.cos(u)
+        return 0.5 * u + checkpoint(lambda v: np.sin(v * made))(np.sin(u))
+
+    return timeloop(step, x, 12)
+
+
+def few(x):
+    """Hardly anything but views."""
+    return np.concatenate([x[5:], -x[:5]])[::-1]
+
+
+@pytest.mark.parametrize("disk", [0, 1 << 28])
+@pytest.mark.parametrize("f", [deep, checkpoints, one_checkpoint, loops, indices, loop_of_checkpoints, few])
+def test_a_budget_is_passed_neither_when_it_is_made_nor_in_pushes(f, disk):
+    """At the least and above, whatever is kept for pushes and runs again in them; one byte less is refused, at once."""
+    twice = lambda memory: linearize(f, X, budget=Budget(memory=memory, disk=disk))[1]
+    least = find_least(twice)
+    with pytest.raises(BudgetError) as refused:
+        twice(least - 1)
+    assert refused.value.least >= least  # loops may have kept steps by then that they can do without
+    expected = jvp(f, (X,), (X,))[1].tobytes()
+
+    def run(memory):
+        pushforward = twice(memory)
+        for _ in range(2):
+            assert pushforward(X).tobytes() == expected
+
+    alone = peak_bytes(lambda: jvp(f, (X,), (X,)))
+    for memory in (least, least + 2 * X.nbytes, 2 * least, 4 * least, 8 * least):
+        assert peak_bytes(lambda memory=memory: run(memory)) - alone <= memory
 
 
 def test_freed_bytes_are_free():

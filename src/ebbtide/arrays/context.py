@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar, Token
+from threading import current_thread, main_thread
 from types import TracebackType
 from typing import Any, NamedTuple, final
 
@@ -59,6 +60,16 @@ current_or_none = _CONTEXT.get
 def current() -> Context:
     """Return the context of the innermost call; an empty one outside all calls."""
     return _CONTEXT.get() or Context(Ledger())
+
+
+def advice_in_thread() -> str:
+    """Return what to do for messages about arrays from outside of a region, in a thread that knows of no region."""
+    if current_or_none() is not None or current_thread() is main_thread():
+        return ""
+    return (
+        " This is a thread, which does not know the time step or checkpointed function that it may work for: have it "
+        "run contextvars.copy_context().run(work, ...), or take such arrays as arguments."
+    )
 
 
 def meet_plain(array: Any) -> None:

@@ -48,6 +48,7 @@ from ebbtide.storage import Disk, Storage
 from ebbtide.storage.failures import without_frames
 from ebbtide.tape.communication import presence_here
 from ebbtide.tape.joint import record_results
+from ebbtide.tape.kept import Kept
 from ebbtide.tape.linear_region import linear_trace
 from ebbtide.tape.record import Tape
 from ebbtide.tape.region import Region
@@ -190,7 +191,7 @@ def _taped_loop(
     ledger, allowed = region.ledger, _budget_of(options, length)
     each = Inputs(region.value(inputs) if isinstance(inputs, TracedArray) else inputs, region, checked=options.verify)
     stepper = Stepper(step, structure, each, options.outputs, region, options.collect_every)
-    stepper.keep(tape.pager, inputs, options.until)
+    stepper.keep(Kept(tape.pager), inputs, options.until)
     stepper.kept.settle()
     count_links(tape.pager, region, inputs)
     values = [writable(owned(region.value(leaf)), stepper.below) for leaf in leaves]

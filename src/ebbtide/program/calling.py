@@ -87,9 +87,9 @@ def _on_linear_tape(trace: TangentTrace, call: Call, values: list[Any], tangents
     if not parents:
         return found
     rest = iter(range(len(parents)))
-    rule = _LinearCall(call, values, [None if node is None else next(rest) for node in nodes])
+    rule = _LinearCall(call, [None if node is None else next(rest) for node in nodes])
     zeros = [zeros_like(v)[()] for v, kind in zip(found, call.kinds, strict=True) if kind.dtype.kind in "fc"]
-    return duals(trace, call, found, tape.record(rule, parents, zeros))
+    return duals(trace, call, found, tape.record(rule, parents, zeros, values))
 
 
 @final
@@ -98,16 +98,14 @@ class _LinearCall(LinearRule):
     A call on a linear tape.
 
     Args:
-        call: The call.
-        values: Its operands.
+        call: The call, whose operands are saved.
         places: For each of them its place among the tangents, or None.
     """
 
-    __slots__ = ("_call", "_places", "_values")
+    __slots__ = ("_call", "_places")
 
-    def __init__(self, call: Call, values: list[Any], places: list[int | None]) -> None:
+    def __init__(self, call: Call, places: list[int | None]) -> None:
         self._call = call
-        self._values = values
         self._places = places
 
     @property
@@ -115,10 +113,10 @@ class _LinearCall(LinearRule):
         """What messages call the operation."""
         return self._call.name
 
-    def push(self, tangents: list[Any]) -> list[Any]:
+    def push(self, tangents: list[Any], saved: list[Any]) -> list[Any]:
         """See `LinearRule.push`."""
         given = [None if place is None else tangents[place] for place in self._places]
-        return record(Pushed(self._call), self._values + given)[len(self._call.kinds) :]
+        return record(Pushed(self._call), saved + given)[len(self._call.kinds) :]
 
 
 def _on_members(trace: BatchTrace, call: Call, operands: list[Any]) -> list[Any]:

@@ -30,6 +30,7 @@ class Kept:
 
     Args:
         pager: That of the tape that the operation is going to be on; None where nobody looks.
+        outlives: Whether all of it counts, as it is held beside what the function takes elsewhere.
 
     Attributes:
         cells: The holders in the ledger, which are never on disk: to page a part of such an array frees nothing.
@@ -40,10 +41,10 @@ class Kept:
         The arrays, which the operation keeps anyway.
     """
 
-    __slots__ = ("_known", "_pager", "_theirs", "cells", "nbytes", "unseen")
+    __slots__ = ("_known", "_outlives", "_pager", "_theirs", "cells", "nbytes", "unseen")
 
-    def __init__(self, pager: Any) -> None:
-        self._pager = pager
+    def __init__(self, pager: Any, *, outlives: bool = False) -> None:
+        self._pager, self._outlives = pager, outlives
         self._known = set[int]()
         self.cells: list[SavedValue] = []
         self.nbytes = self.unseen = self._theirs = 0
@@ -91,7 +92,8 @@ class Kept:
         self._pager.overhead.count(first * _KEPT_BYTES + (many - first) * _SHARED_BYTES)
         self._known.update(new)
         self.nbytes += nbytes
-        self.cells += ledger.keep(new, _cell_of, self.nbytes, self._pager.counted_as)
+        alone = 0 if self._outlives else self.nbytes
+        self.cells += ledger.keep(new, _cell_of, alone, self._pager.counted_as)
         return nbytes
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import weakref
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Any, final
 
 import numpy as np
@@ -20,19 +20,27 @@ from ebbtide.arrays.location import user_frame, user_line
 from ebbtide.arrays.primitive import Primitive, inside, plain
 from ebbtide.arrays.traced import TracedArray
 from ebbtide.errors import ReleasedValueError, TraceError
+from ebbtide.tape.holders import arrays_in, is_pageable
+from ebbtide.tape.kept import Kept
 from ebbtide.tape.node import PROJECTION, Node, nodes_before
 from ebbtide.tape.saved import SavedValue, guarded, opened, parts_of, value_of
 
-# A node with its tuples, a guard, and a place in the program, as tracemalloc sees them.
-RECORD_BYTES = 800
+# A node with its tuples, a guard, and a place in the program, as tracemalloc sees them; and a program of a time step.
+RECORD_BYTES = PROGRAM_BYTES = 800
 # Among the saved values of a node the place of an operand that is a tangent, its parents in order.
 TANGENT = object()
 
 
 class LinearRule(ABC):
-    """A linear operation with several results, such as a time loop."""
+    """
+    A linear operation with several results, such as a time loop.
+
+    Attributes:
+        record_bytes: What the interpreter takes for it, in pushes, too; 4 KB measured of checkpointed functions.
+    """
 
     __slots__ = ()
+    record_bytes = 8 * 1024
 
     @property
     @abstractmethod
@@ -40,8 +48,8 @@ class LinearRule(ABC):
         """What messages call the operation."""
 
     @abstractmethod
-    def push(self, tangents: list[Any]) -> list[Any]:
-        """Return the tangents of the results for those of the operands."""
+    def push(self, tangents: list[Any], saved: list[Any]) -> list[Any]:
+        """Return the tangents of the results for those of the operands; *saved* is what it was recorded with."""
 
 
 @final
@@ -65,8 +73,8 @@ class LinearTape:
     is_linear = True  # users' rules for tangents are single operations here
 
     __slots__ = (
-        "__weakref__", "_counted", "_known", "closed", "count", "fast", "ledger", "level", "meet_operand", "outer",
-        "pager", "room", "statics",
+        "__weakref__", "_alone", "_counted", "_known", "closed", "count", "fast", "ledger", "level", "meet_operand",
+        "outer", "pager", "room", "statics",
     )  # fmt: skip
 
     def __init__(
@@ -87,6 +95,7 @@ class LinearTape:
         self.outer = outer
         self.room = room
         self._counted = counted
+        self._alone: int | None = None  # that of the ledger before the first operation that runs again in a push
         self.closed = False
         self.fast = False
         self.count = 0
@@ -147,17 +156,13 @@ class LinearTape:
         parents = tuple([node for node in nodes if node is not None])
         if not parents:
             return TracedArray(self, None, out)
-        if self.room is not None:
-            self.room -= RECORD_BYTES
+        self.take(RECORD_BYTES)
         saved = [self._kept(v) if n is None else TANGENT for v, n in zip(values, nodes, strict=True)]
         frame = user_frame()
         where = (None, 0) if frame is None else (frame.f_code, frame.f_lasti)
         self.count += 1
         node = Node(self.count, primitive, parents, (), params, type_of(out), *where)
-        if self.room is not None and self.room < 0:
-            node.saved = None
-        else:
-            node.saved = tuple(saved) if self.pager is None else self.pager.hold(node, None, saved)
+        node.saved = self._held(node, saved)
         return TracedArray(self, node, out)
 
     def _kept(self, value: Any) -> Any:
@@ -169,10 +174,12 @@ class LinearTape:
         if type(kept) is SavedValue:
             self._known[id(value)] = kept
             if self.room is not None:
-                self.room -= sum(part.nbytes for part in owners_of(kept) if id(part) not in self._counted)
+                self.take(sum(part.nbytes for part in owners_of(kept) if id(part) not in self._counted))
         return kept
 
-    def record(self, rule: LinearRule, parents: list[Node], outputs: list[Any]) -> list[TracedArray]:
+    def record(
+        self, rule: LinearRule, parents: list[Node], outputs: list[Any], values: Iterable[Any] = ()
+    ) -> list[TracedArray]:
         """
         Record an operation with several results.
 
@@ -180,6 +187,7 @@ class LinearTape:
             rule: Its rule.
             parents: Nodes of its operands, in the order of the rule.
             outputs: Its results for the tangents at hand.
+            values: What each push takes beside the tangents, which is saved.
         """
         frame = user_frame()
         where = (None, 0) if frame is None else (frame.f_code, frame.f_lasti)
@@ -190,9 +198,42 @@ class LinearTape:
         for position, (value, kind) in enumerate(zip(outputs, kinds, strict=True)):
             self.count += 1
             traced.append(TracedArray(self, Node(self.count, PROJECTION, (node,), (), position, kind, *where), value))
+        saved = [self._kept(value) for value in values]
+        self.take(rule.record_bytes)
         if self.pager is not None:
-            self.pager.enforce(0, node)  # what the rule keeps is counted, and nothing need come after it
+            self.pager.overhead.count(rule.record_bytes)
+        # What the rule keeps itself is counted, too, and nothing need come after it.
+        node.saved = self._held(node, saved)
         return traced
+
+    def keeping(self) -> Kept:
+        """
+        Return what counts what an operation keeps to run again: in the account of the call, also for one in a step.
+
+        A push of one operation takes what that keeps as the function alone does; of several it has what all of them
+        keep while each of them runs.
+        """
+        if self.outer is not None:
+            return self.outer.keeping()
+        if self._alone is None:
+            self._alone = self.ledger.alone
+            return Kept(self.pager)
+        self.ledger.alone = min(self.ledger.alone, self._alone)
+        return Kept(self.pager, outlives=True)
+
+    def take(self, nbytes: int) -> None:
+        """Have so many bytes less of room, where there is a bound."""
+        if self.room is not None:
+            self.room -= nbytes
+
+    def _held(self, node: Node, saved: list[Any]) -> tuple[Any, ...] | None:
+        """Return saved values in the form in which a node has them; None where there is no room for them."""
+        if self.room is not None:
+            arrays = {id(array): array.nbytes for array in held_by(node) if id(array) not in self._counted}
+            self.take(sum(arrays.values()))
+            if self.room < 0:
+                return None
+        return tuple(saved) if self.pager is None else self.pager.hold(node, None, saved)
 
 
 @final
@@ -256,27 +297,35 @@ class LinearProgram:
         rule = node.signature
         if rule is PROJECTION:
             return tangents[0][node.params]
-        if isinstance(rule, LinearRule):
-            return rule.push(tangents)
         saved = node.saved
         if saved is None:
             raise ReleasedValueError(f"The saved values of {node.name} at {node.line} were given up.")
         if self._pager is not None:
             self._pager.load_room(0, node, saved)
         values = opened(saved, node)
+        if isinstance(rule, LinearRule):
+            return rule.push(tangents, values)
         following = iter(tangents)
         return rule.bind(tuple([next(following) if v is TANGENT else v for v in values]), node.params)
+
+    @property
+    def most_loaded(self) -> int:
+        """The most bytes that one operation takes of what may be on disk."""
+        taken = [{id(v): v for v in node.saved or () if type(v) is SavedValue} for node in self._nodes]
+        return max([sum([v.type.nbytes for v in cells.values() if is_pageable(v)]) for cells in taken], default=0)
 
     def arrays(self) -> Iterator[np.ndarray]:
         """Yield the arrays whose memory is saved, each as often as it is saved."""
         for node in self._nodes:
+            yield from held_by(node)
             for value in node.saved or ():
                 yield from owners_of(value)
 
     @property
     def record_bytes(self) -> int:
         """What the interpreter takes for the record, arrays apart."""
-        return RECORD_BYTES * len(self._nodes)
+        rules = [node.signature.record_bytes for node in self._nodes if isinstance(node.signature, LinearRule)]
+        return PROGRAM_BYTES + RECORD_BYTES * len(self._nodes) + sum(rules)
 
 
 def without_data(tangent: TracedArray) -> TracedArray:
@@ -288,3 +337,8 @@ def without_data(tangent: TracedArray) -> TracedArray:
 def owners_of(saved: Any) -> list[np.ndarray]:
     """Return the arrays that own the memory of a saved value."""
     return [owner_of(part) for part in parts_of(value_of(saved))]
+
+
+def held_by(node: Node) -> list[np.ndarray]:
+    """Return the arrays that own the memory of conditions and indices of a node, which live as long."""
+    return [owner_of(array) for array in arrays_in(node.params, lambda array: True)]

@@ -13,7 +13,7 @@ from typing import Any, final
 import numpy as np
 
 from ebbtide.arrays.array_type import ArrayType, type_of
-from ebbtide.arrays.context import current
+from ebbtide.arrays.context import advice_in_thread, current
 from ebbtide.arrays.kinds import PLAIN
 from ebbtide.arrays.location import OURS, is_ours, user_line
 from ebbtide.arrays.misuse import refuse_objects
@@ -374,7 +374,7 @@ class Tape:
         return TraceError(
             f"{primitive.name} at {user_line()} uses a traced array after the function that it was made in "
             "had returned, so its derivative is lost. Return the array from the function (has_aux=True "
-            "gives it back as a plain array), and do not keep it in a global or an attribute."
+            f"gives it back as a plain array), and do not keep it in a global or an attribute.{advice_in_thread()}"
         )
 
 

@@ -7,7 +7,7 @@ from typing import Any, final
 
 import numpy as np
 
-from ebbtide.arrays.context import above, beneath, current
+from ebbtide.arrays.context import above, advice_in_thread, beneath, current
 from ebbtide.arrays.location import user_line
 from ebbtide.arrays.primitive import Primitive, made_outside, missing, needs_of, plain
 from ebbtide.arrays.traced import TracedArray
@@ -51,7 +51,7 @@ class TangentTrace:
         if self.closed:
             raise TraceError(
                 f"{primitive.name} at {user_line()} uses a traced array after the function that it was made in "
-                "had returned, so its tangent is lost. Return the array from the function."
+                f"had returned, so its tangent is lost. Return the array from the function.{advice_in_thread()}"
             )
         values: list[Any] = []
         tangents: list[Any] = []

@@ -92,6 +92,8 @@ class LinearLoop(LinearRule):
         self._finalizer = weakref.finalize(self, _uncount, tape.ledger, self._counted)
         self._finalizer.atexit = False
 
+    record_bytes = 11 * 1024  # 6 KB, and 14 of the first one
+
     @property
     def name(self) -> str:
         """What messages call the operation."""
@@ -125,8 +127,7 @@ class LinearLoop(LinearRule):
                 emit(self.emitted, self.steps, known, output)
                 del output
                 self.steps += 1
-                if free_dead_tuples is not None and not self.steps % _TIDY:
-                    free_dead_tuples()
+                _tidy(self.steps)
                 self._watch.ran()
                 self._watch.passed()
         values = [split(self._trace, leaf)[0] for leaf in state]
@@ -280,7 +281,7 @@ class LinearLoop(LinearRule):
         has = is_differentiable
         return [TracedArray(self._trace, t, owned(v)) if k in reached and has(v) else v for k, (v, t) in pairs]
 
-    def push(self, tangents: list[Any]) -> list[Any]:
+    def push(self, tangents: list[Any], saved: list[Any]) -> list[Any]:
         """See `LinearRule.push`."""
         count = len(self._places) - len(self._statics)
         found = [None if place is None else tangents[place] for place in self._places]
@@ -321,10 +322,17 @@ class LinearLoop(LinearRule):
                 verifier.emitted(index, [value for value, _ in pairs[count:]])
                 if pairs[count:]:
                     outputs.append([tangent for _, tangent in pairs[count:]])
+                _tidy(index)
                 self._watch.ran()
                 self._watch.passed()
         verifier.ended(self.steps, values)
         return tangents
+
+
+def _tidy(step: int) -> None:
+    """Free the dead tuples of functions like `np.roll`, after some steps."""
+    if free_dead_tuples is not None and not step % _TIDY:
+        free_dead_tuples()
 
 
 def _uncount(ledger: Any, counted: list[int]) -> None:

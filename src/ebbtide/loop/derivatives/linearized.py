@@ -73,7 +73,7 @@ def linear_loop(
     given = Inputs(frozen(inputs, partial(_without_zeros, trace)), None, checked=options.verify, mode=trace)
     tape = tape_of(trace, context)
     stepper = Stepper(step, structure, given, outputs, None, options.collect_every)
-    stepper.keep(tape.pager, given.given, options.until)
+    stepper.keep(tape.keeping(), given.given, options.until)
     state = [shown(trace, begun(leaf, None)) for leaf in leaves]
     limit = limit_of(ledger, budget, bytes_of([split(trace, leaf)[0] for leaf in state]))
     loop = LinearLoop(
@@ -91,6 +91,7 @@ def linear_loop(
     results = loop.record(loop.operands(), final + stacked(loop.emitted))
     loop.emitted = []
     stepper.kept.end_forward(())
+    tape.take(stepper.kept.nbytes)
     after = unflatten(structure, results[: len(final)])
     return (after, unflatten(stepper.seen.structure, results[len(final) :])) if outputs else after
 

@@ -211,9 +211,9 @@ class Stepper:
         self.below = value_trace(current())
         self.kept = Kept(None)
 
-    def keep(self, pager: Any, inputs: Any, until: Any) -> None:
-        """Count from now on what steps, their *inputs* and the condition *until* take when they run again."""
-        self.kept = Kept(pager)
+    def keep(self, kept: Kept, inputs: Any, until: Any) -> None:
+        """Have *kept* count what steps, their *inputs* and the condition *until* take when they run again."""
+        self.kept = kept
         self.kept.reach([self.step, until])
         if isinstance(inputs, (list, tuple)):
             self.kept.add([leaf for x in inputs for leaf in flatten(x)[0]])
