@@ -130,7 +130,7 @@ def _parsed(subscripts: str, operands: list[Any]) -> tuple[list[str], str]:
         count = operand.ndim - len(term.replace("...", ""))
         filled.append(term.replace("...", batch[most - count :] if count else ""))
     if not arrow:
-        letters = "".join(filled).replace(batch, "") if batch else "".join(filled)
+        letters = [c for c in "".join(filled) if c not in batch]
         out = ("..." if batch else "") + "".join(sorted(c for c in set(letters) if letters.count(c) == 1))
     return filled, out.replace("...", batch)
 
