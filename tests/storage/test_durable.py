@@ -25,6 +25,7 @@ from ebbtide.storage import places as places_module
 from ebbtide.storage.durable import DirectoryLock
 from ebbtide.storage.listing import clean, find_storages, list_storage
 from ebbtide.storage.places import sweep
+from ebbtide.storage.segment import Segment
 from ebbtide.storage.system import POSIX
 
 from .helpers import blocks, count_descriptors, find_files, run_python, start_python, takes
@@ -84,6 +85,24 @@ def test_replace_is_the_newest(tmp_path):
     with Disk(tmp_path, durable=True) as storage:
         assert storage.get("state")[0][0] == 3
         assert storage.get("new")[0].size == 2
+
+
+def test_the_newest_is_told_by_its_generation(tmp_path, monkeypatch):
+    """Killed when it was written, and before the old one was deleted: wherever in the file each of them lies."""
+
+    def replace():
+        with Disk(tmp_path, durable=True) as storage:
+            storage.put("before", [np.zeros(3)])
+            storage.put("a", [np.full(3, 1.0)])
+            storage.delete("before")
+            monkeypatch.setattr(Segment, "give", lambda segment, record: os.kill(os.getpid(), signal.SIGKILL))
+            storage.replace("a", [np.full(3, 2.0)])
+
+    assert run_forked(replace)[0] == signal.SIGKILL
+    assert [(entry.offset, entry.key) for entry in list_storage(tmp_path).entries] == [(4096, "a"), (0, "a")]
+    with Disk(tmp_path, durable=True) as storage:
+        assert storage.generation("a") == 3
+        assert storage.get("a")[0].tolist() == [2.0] * 3
 
 
 @pytest.mark.parametrize("size", [3, 20_000])
@@ -485,6 +504,40 @@ def test_killed_while_the_directory_is_erased(name, moment, who, tmp_path, monke
         assert lock.erase([])
         lock.release()
     assert not directory.exists() or list(directory.iterdir()) == []
+
+
+@pytest.mark.parametrize("end", ["erase", "abandon"])
+@pytest.mark.parametrize("is_there", [False, True])
+def test_killed_while_the_directory_is_taken(is_there, end, tmp_path):
+    """Before any call that makes or removes a file: the next process leaves nothing there, and nor does `clean`."""
+    calls = "open", "fcntl.lockf", "os.mkdir", "os.rename", "os.remove", "os.rmdir"
+    directories = tmp_path / "used", tmp_path / "cleaned"
+
+    def take(directory, at):
+        """Take a directory and give it up in a process that dies before a call; return whether it died."""
+        child = os.fork()
+        if not child:
+            count = itertools.count(1)
+            lock = DirectoryLock(directory)
+            sys.addaudithook(lambda event, arguments: os._exit(9) if event in calls and next(count) == at else None)
+            lock.take()
+            lock.erase([]) if end == "erase" else lock.abandon()
+            os._exit(0)
+        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 9
+
+    for at in itertools.count(1):
+        for directory in directories if is_there else ():
+            directory.mkdir(exist_ok=True)
+        died = [take(directory, at) for directory in directories]
+        if not all(died):
+            break
+        lock = DirectoryLock(tmp_path / "used")
+        lock.take()
+        assert lock.erase([])
+        lock.release()
+        clean(tmp_path / "cleaned") if directories[1].exists() else None
+        assert not [path for directory in directories if directory.exists() for path in directory.iterdir()], at
+    assert at > 10
 
 
 class InterruptedAt:

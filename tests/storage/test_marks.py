@@ -18,7 +18,7 @@ from tests.forks import NOBODY, run_as_nobody
 from ebbtide import StorageError, grad, timeloop
 from ebbtide.cli import main
 from ebbtide.storage import Disk, StorageLockedError
-from ebbtide.storage.durable import read_owner
+from ebbtide.storage.durable import DirectoryLock, read_owner
 from ebbtide.storage.listing import clean, find_storages
 from ebbtide.storage.places import Owner, host_name, sweep
 
@@ -396,3 +396,18 @@ def test_a_directory_out_of_reach_is_told(mode: int, tmp_path: Path) -> None:
     directory.chmod(0o755)
     assert seen == (2 if mode & 0o111 else 22)
     assert {path: path.read_bytes() for path in directory.iterdir()} == before
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="to be another user needs the right to")
+@pytest.mark.parametrize("mask", [0o777, 0o700, 0o400, 0o300, 0o200, 0o100])
+def test_a_directory_that_its_maker_may_not_use_is_not_left(mask: int, tmp_path: Path) -> None:
+    """With a mask that takes the maker's own rights, what was made is gone again when the error comes."""
+    os.chown(tmp_path, NOBODY, NOBODY)
+
+    def refused() -> int:
+        os.umask(mask)
+        with pytest.raises(StorageError, match=r"ours for storage: Permission denied\. Give a directory"):
+            DirectoryLock(Path("ours")).take()
+        return len(os.listdir())  # noqa: PTH208 - no Path of the working directory
+
+    assert run_as_nobody(tmp_path, refused) == 0

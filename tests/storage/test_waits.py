@@ -13,7 +13,7 @@ import pytest
 from ebbtide.storage import Disk, entry_nbytes, pipeline, worker
 from ebbtide.storage.system import POSIX
 
-from .helpers import measure_peak, state
+from .helpers import measure_peak, run_python, state
 
 LARGE = 1 << 19
 
@@ -138,3 +138,23 @@ def test_a_sleep_is_a_wait_and_work_is_none():
     assert worker.has_waited(begin, worker.read_clocks())
     assert worker.has_waited((1.0, 2.0), (2.0, 2.4))
     assert not worker.has_waited((1.0, 2.0), (2.0, 2.6))
+
+
+def test_without_memory_for_a_thread_none_is_waited_for(tmp_path):
+    """A process that has reached its limit of memory writes and reads by itself, and does not wait for ever."""
+    program = (
+        "import resource, signal, sys\nfrom pathlib import Path\nimport numpy as np\n"
+        "from ebbtide.storage import Disk\n"
+        "def use():\n"
+        "    with Disk(sys.argv[1], buffer='1 MiB') as storage:\n"
+        "        for key in range(4):\n            storage.put(key, [np.full(9000, float(key))])\n"
+        "        storage.flush()\n        storage.prefetch(range(4))\n"
+        "        return sum(storage.take(key)[0][0] for key in range(4))\n"
+        "use()\n"
+        "taken = Path('/proc/self/status').read_text().partition('VmSize:')[2].split()[0]\n"
+        "resource.setrlimit(resource.RLIMIT_AS, (1024 * int(taken), resource.RLIM_INFINITY))\n"
+        "signal.alarm(40)\nprint(use())\n"
+    )
+    status, out, problems = run_python(program, tmp_path)
+    assert (status, out) == (0, "6.0\n"), problems
+    assert list(tmp_path.iterdir()) == []

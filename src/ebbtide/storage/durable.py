@@ -23,7 +23,17 @@ from weakref import ref
 
 from ebbtide.errors import StorageError
 from ebbtide.storage.failures import StorageLockedError, make_error, unusable_number
-from ebbtide.storage.marks import LOCK, OWNER, SEGMENT, find_foreign, find_parts, is_ours, is_written, read_record
+from ebbtide.storage.marks import (
+    LOCK,
+    OWNER,
+    SEGMENT,
+    find_foreign,
+    find_parts,
+    is_ours,
+    is_written,
+    read_record,
+    sign_of,
+)
 from ebbtide.storage.places import Owner, is_in_place, is_lockable, take_lock, this_process
 from ebbtide.storage.system import open_file
 
@@ -50,6 +60,8 @@ class DirectoryLock:
         # Whose it is while it is locked; who has no descriptor left could not ask for that any more.
         self._owner: Owner | None = None
         self._made: list[Path] = []
+        # What tells of a storage while there is a new lock and not yet its owner.
+        self._sign: Path | None = None
         self._key: tuple[int, int, int] | None = None
         # An empty file of that name, in a directory of which nothing else tells that it is a storage's, is the user's.
         self._is_lock_theirs = False
@@ -83,6 +95,7 @@ class DirectoryLock:
             with suppress(FileNotFoundError, FileExistsError):
                 self._take(self._directory)
                 return
+            self._remove_sign()
             self._close()
         self._take(self._directory)
 
@@ -91,6 +104,7 @@ class DirectoryLock:
         made = [path for path in (lock, directory) if not path.exists()]
         directory.mkdir(exist_ok=True)
         self._enter(me)
+        self._made = made
         is_known = is_ours(directory)
         if is_known:
             # Of what a user has put there since, this would be written over.
@@ -103,12 +117,15 @@ class DirectoryLock:
                 f"The directory {directory} has files that no storage has written, with names that one would use: "
                 f"{', '.join(foreign)}. Give another directory, or move them."
             )
-        self._made = made
         owner = read_owner(directory)
         # Also of our own number and start, which a process has that begins anew by exec: what of ours has the directory
         # is refused by now, and where there are locks they tell of all others.
         if owner is not None and not (owner.is_dead() or self._has_locks()):
             raise describe_lock(directory, owner)
+        if lock in made:
+            # Killed before its name is there, an empty lock alone would be taken for the user's.
+            self._sign = sign_of(directory)
+            self._sign.touch()
         self._file = file = open_file(lock, "a+")
         if not take_lock(file.fileno()):
             raise describe_lock(directory, _owner_soon(directory))
@@ -125,6 +142,13 @@ class DirectoryLock:
                 (directory / OWNER).unlink(missing_ok=True)
             if not is_lockable(file.fileno()):
                 raise
+        self._remove_sign()
+
+    def _remove_sign(self) -> None:
+        if self._sign is not None:
+            with suppress(OSError):
+                self._sign.unlink(missing_ok=True)
+            self._sign = None
 
     def _enter(self, me: Owner) -> None:
         """Note that this process has the directory, or is about to; refuse if it does already."""
@@ -198,16 +222,21 @@ class DirectoryLock:
 
     def abandon(self) -> None:
         """Give the directory up, and remove what was made for it; entries of others stay, and a file with its lock."""
+        lock, made, self._made = self._directory / LOCK, self._made, []
+        made = [] if os.path.lexists(self._directory / SEGMENT) else made
+        with suppress(OSError):
+            if lock in made and self.is_valid():
+                self._erase_lock()  # without its owner it would be left alone by a kill
         self._remove_owner()
-        made, self._made = self._made, []
-        for path in made if not os.path.lexists(self._directory / SEGMENT) else ():
-            with suppress(OSError):
-                if path == self._directory:
-                    path.rmdir()
-                    continue
-                file = self._file = self._file or open_file(path, "r+")
-                if take_lock(file.fileno()) and is_in_place(file, path):  # else another process was the first
-                    path.unlink()
+        with suppress(OSError):
+            if lock in made:
+                file = self._file = self._file or open_file(lock, "r+")
+                if take_lock(file.fileno()) and is_in_place(file, lock):  # else another process was the first
+                    lock.unlink()
+        self._remove_sign()
+        with suppress(OSError):
+            if self._directory in made:
+                self._directory.rmdir()
         # Not before: the next process may have the directory from now on.
         self._close()
 

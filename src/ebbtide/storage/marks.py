@@ -17,7 +17,8 @@ from ebbtide.storage.system import open_file
 OWNER, LOCK = "owner", "lock"
 NEWEST = "newest"
 """A file that says what ought to be there, of who keeps one beside a durable storage."""
-_PART = re.compile(rf"{OWNER}\.\d+")
+_SIGN = "-ebbtide"
+_PART = re.compile(rf"{OWNER}\.\d+({_SIGN})?")
 _PART_BEGIN = b'{"host": "'
 # One byte in such a file may be damaged: it is known by what is in many places of it.
 _OWNERS = (b'"host"', b'"pid"', b'"start"', b'"since"')
@@ -70,9 +71,15 @@ def find_parts(directory: Path) -> list[Path]:
     ]
 
 
+def sign_of(directory: Path) -> Path:
+    """Return an empty file by whose name alone a directory is known while this process makes its lock."""
+    return directory / f"{OWNER}.{os.getpid()}{_SIGN}"
+
+
 def has_only_name(directory: Path) -> bool:
-    """Return whether all that tells of a storage is the name of its owner, which is the last to go."""
-    return not os.path.lexists(directory / LOCK) and any(_tells(part, _OWNERS) for part in find_parts(directory))
+    """Return whether all that tells of a storage is the name of its owner, the first to come and the last to go."""
+    parts = () if os.path.lexists(directory / LOCK) else find_parts(directory)
+    return any(part.name.endswith(_SIGN) or _tells(part, _OWNERS) for part in parts)
 
 
 def holds_only_ours(directory: Path) -> bool:

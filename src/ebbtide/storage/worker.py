@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import queue
 import threading
 import time
@@ -17,6 +18,8 @@ from ebbtide.storage.transfer import LARGE_BLOCK, Target, empty_for, read_entry,
 
 # How long the end of a process waits for a file system that does not answer.
 _PATIENCE = 10.0
+# What a thread begins with, beside its stack: a piece of the interpreter's memory, and a stack of that.
+_FIRST_BYTES = 2 << 20
 
 
 def read_clocks() -> tuple[float, float]:
@@ -143,9 +146,11 @@ class Worker:
         if self._thread is None or self._thread.ident is None:
             self._thread = threading.Thread(target=_serve, args=(self._jobs,), name="ebbtide-storage", daemon=True)
             try:
+                # `start` waits for ever for a thread that has no memory to begin with.
+                mmap.mmap(-1, _FIRST_BYTES).close()
                 self._thread.start()
-            except RuntimeError:
-                # The interpreter is about to exit, or there are too many threads.
+            except (RuntimeError, OSError, MemoryError):
+                # The interpreter is about to exit, or there are too many threads, or there is no memory.
                 self._thread = None
                 return False
         self._jobs.put(job)
