@@ -2,5 +2,5 @@
 
 collect_ignore = [
     "failing.py", "group.py", "jobs.py", "journals.py", "launch.py", "loops.py", "on_ranks.py", "operations.py",
-    "storages.py",
+    "storages.py", "unlike.py",
 ]  # fmt: skip

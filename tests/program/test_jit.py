@@ -230,6 +230,65 @@ def test_what_is_around_a_function():
     assert g.reasons == ["the name w stands for another object"]
 
 
+AROUND = {
+    "values": lambda x, k, i, b: np.sum(x * k),
+    "powers": lambda x, k, i, b: np.sum(k**x * x**k),
+    "made in the function": lambda x, k, i, b: np.sum(x * (2.0 * k)),
+    "numbers": lambda x, k, i, b: np.sum(x**2, initial=k[0]) * k.sum(),
+    "weights": lambda x, k, i, b: np.average(x**2, weights=k),
+    "indices": lambda x, k, i, b: np.sum(np.sin(x[i])),
+    "masks": lambda x, k, i, b: np.mean(x**2, where=b),
+    "choices": lambda x, k, i, b: np.sum(np.where(k > 1.5, x, 2 * x)),
+    "a part": lambda x, k, i, b: np.sum(x[:2] * k[1:] + np.cos(k[:2])),
+}
+
+
+@pytest.mark.parametrize("how", ["reference", "machine"])
+@pytest.mark.parametrize("name", AROUND)
+def test_what_is_made_of_an_array_around_is_as_new_as_the_array(name, how):
+    """Values, gradients, tangents and those of a jitted function, where an array, indices and a mask change."""
+    k, i, b = np.array([1.0, 2.0, 3.0]), np.array([0, 1, 1]), np.array([True, False, True])
+    x = np.array([0.4, 0.7, 1.3])
+
+    def f(x):
+        return AROUND[name](x, k, i, b)
+
+    def push(x):
+        return jvp(f, (x,), (x,))
+
+    jitted = jit(f, executor=how)
+    pairs = [(jitted, f), (jit(value_and_grad(f), executor=how), value_and_grad(f)), (jit(push, executor=how), push)]
+    pairs += [(value_and_grad(jitted), value_and_grad(f)), (lambda x: jvp(jitted, (x,), (x,)), push)]
+    for _ in range(3):
+        for ours, theirs in pairs:
+            for found, expected in zip(tree_leaves(ours(x)), tree_leaves(theirs(x)), strict=True):
+                np.testing.assert_allclose(found, expected, rtol=1e-14)
+        k *= 1.3
+        i[:] = np.roll(i, 1)
+        b[:] = np.roll(b, 1)
+
+
+def test_a_large_array_that_changes_in_place():
+    """Of a large array some elements are looked at."""
+    k = np.ones(400_000)
+    slope = jit(grad(lambda x: np.sum(x * k)))
+    x = np.zeros(400_000)
+    assert slope(x)[7] == 1.0
+    k *= 2.0
+    assert slope(x)[7] == 2.0
+    assert slope.reasons == ["the array k was changed in place"]
+
+
+def test_arrays_that_are_read_in_each_run_are_no_new_trace():
+    """A program with no constant but arrays around its function has what they hold, and is not traced again."""
+    k = np.ones(3)
+    f = jit(lambda x: x * k.T[::-1] + k)
+    for number in (1.0, 2.0, 3.0):
+        k[:] = number
+        assert f(np.ones(3)).tolist() == (2 * k).tolist()
+    assert f.reasons == []
+
+
 def test_an_attribute_that_changes():
     """The attributes of the object whose method is jitted are looked at as well."""
     class Model:

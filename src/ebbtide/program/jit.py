@@ -221,6 +221,7 @@ class Jitted:
             del args, kwargs
             results = known.executable.run(values)
         elif known.derived is not None:
+            known.surroundings.watch(None)
             self._bind()
             results = known.derived.apply(values)
         else:
@@ -358,16 +359,16 @@ class Jitted:
         given = leaves_of(args, self._donated)
         donated = tuple([place for place, number in enumerate(dynamic) if number in given])
         traced = trace_leaves(on_leaves, values, names, name_of(self._f), donated, by_members=self._blocks.chained)
-        origins = traced.captured
         numbers = {id(array): number for number, array in reversed(list(enumerate(around)))}
-        if any(id(array) not in numbers for array in origins):
+        if any(id(array) not in numbers for array in traced.captured):
             self._opaque.add(key)
             self._recent.clear()
             return None
         self._note_miss(key)
-        captured = tuple([numbers[id(array)] for array in origins])
+        captured = tuple([numbers[id(array)] for array in traced.captured])
         limits = [limit for limit in (self._limit, traced.limit) if limit is not None]
-        strides = strides_of([*values, *origins])
+        strides = strides_of([*values, *traced.captured])
+        surroundings.watch(traced.program)
         planned = PlannedProgram(traced.owned(strides), self._blocks, donated, min(limits, default=None))
         executable = planned.planned(strides, donated)
         # What a loop holds is known when it runs: it is differentiated where it keeps to the budget of who asks.
@@ -386,8 +387,7 @@ class Jitted:
         """Remember why the function is traced again, and warn where that happens too often."""
         old = self._known.get(key)
         if old:
-            name = old[0].surroundings.changed() or "of an array"
-            self.reasons.append(f"the name {name} stands for another object")
+            self.reasons.append(old[0].surroundings.changed() or "the name of an array stands for another object")
         elif self._known:
             self.reasons.append(difference_of_kinds(next(reversed(self._known)), key))
         self._misses += 1
@@ -395,6 +395,6 @@ class Jitted:
             warnings.warn(
                 f"{name_of(self._f)} was traced {_MANY} times, the last time at {user_line()}, because "
                 f"{self.reasons[-1]}. Each trace takes milliseconds and memory of its own: call it with arrays of few "
-                "shapes, and pass numbers that change as floats or arrays.",
+                "shapes, and pass what changes as floats or arrays.",
                 stacklevel=5,
             )

@@ -21,6 +21,8 @@ from ebbtide.arrays.containers import objects_in
 from ebbtide.arrays.reach import is_installed, module_of, names_of
 from ebbtide.arrays.traced import TracedArray
 from ebbtide.errors import TraceError
+from ebbtide.program.contents import Contents, has_folded
+from ebbtide.program.program import Program
 from ebbtide.tape.record import Tape
 from ebbtide.tape.tangent import TangentTrace
 
@@ -54,9 +56,10 @@ class Surroundings:
         allow it.
     """
 
-    __slots__ = ("_found",)
+    __slots__ = ("_contents", "_found")
 
     def __init__(self, f: Callable[..., Any], *, traced: bool = True) -> None:
+        self._contents: Contents | None = None
         self._found: list[tuple[str, Callable[[], Any], list[Any], Any, Any]] = []
         for name, look in _names_behind(getattr(f, "__name__", "the function"), [f], _DEPTH, {}):
             parts = _parts(look())
@@ -64,7 +67,28 @@ class Surroundings:
             if traced or not any(type(part) is TracedArray for part in parts):
                 self._found.append((name, look, [_reference(part) for part in parts], *_at_a_glance(look())))
 
+    def watch(self, program: Program | None) -> None:
+        """
+        Ask from now on what the arrays hold, too, if a *program* has something in it that may have been made of them.
+
+        Args:
+            program: The program; None for one that is still to be made.
+        """
+        if self._contents is not None:
+            return
+        parts = [(name, part) for name, look, *_ in self._found for part in _parts(look()) if type(part) is np.ndarray]
+        if program is None or has_folded(program, [array for _, array in parts]):
+            self._contents = Contents(parts)
+
     def changed(self) -> str | None:
+        """Return what is not as it was: a name that stands for another object, an array that holds something else."""
+        name = self._renamed()
+        if name is not None:
+            return f"the name {name} stands for another object"
+        name = None if self._contents is None else self._contents.changed()
+        return None if name is None else f"the array {name} was changed in place"
+
+    def _renamed(self) -> str | None:
         """Return the first name that stands for another object than it did; None if all are the same."""
         for name, look, known, weak, strong in self._found:
             try:

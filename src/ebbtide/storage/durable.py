@@ -135,7 +135,8 @@ class DirectoryLock:
         if is_known:
             remove_parts(directory)
         try:
-            write_atomically(directory / OWNER, json.dumps({**asdict(me), "since": time.time()}))
+            write_atomically(directory / OWNER, json.dumps({**asdict(me), "since": time.time()}), self._sign)
+            self._sign = None  # it has become that name
         except OSError:
             # On a full disk a run that was killed can be resumed: where there are locks, ours says enough.
             with suppress(OSError):
@@ -317,9 +318,9 @@ def _free_name(path: Path) -> Path:
     return other
 
 
-def write_atomically(path: Path, text: str) -> None:
-    """Replace a file by one with another text; at no time is there a part of it."""
-    other = _free_name(path)
+def write_atomically(path: Path, text: str, other: Path | None = None) -> None:
+    """Replace a file by one with another text, by way of an *other* one; at no time is there a part of it."""
+    other = other or _free_name(path)
     try:
         other.write_text(text, encoding="utf-8")
         other.replace(path)
