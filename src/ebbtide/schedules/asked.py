@@ -75,17 +75,3 @@ def check_position(position: object) -> None:
     """Raise a `ScheduleError` for a position that is none."""
     if not isinstance(position, Position):
         raise ScheduleError(f"{position!r} is no position of a loop. Give a Position, as Position(steps=10).")
-
-
-def is_finished(position: Position) -> bool:
-    """
-    Return whether a position is one at which nothing is left to do, and no other object.
-
-    Raises:
-        ScheduleError: It is no position.
-    """
-    try:
-        return position.finished
-    except AttributeError:  # looked at afterwards, as this is asked before each action
-        check_position(position)
-        raise

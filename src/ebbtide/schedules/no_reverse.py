@@ -7,7 +7,7 @@ from typing import final
 
 from ebbtide.errors import ScheduleError
 from ebbtide.schedules.actions import Action, EndForward, Forward
-from ebbtide.schedules.asked import check_position, is_finished, steps_and_sizes, steps_of, steps_of_time
+from ebbtide.schedules.asked import check_position, steps_and_sizes, steps_of, steps_of_time
 from ebbtide.schedules.base import Schedule
 from ebbtide.schedules.costs import Costs
 from ebbtide.schedules.position import Position
@@ -29,8 +29,12 @@ class NoReverse(Schedule):
 
     def next_action(self, position: Position) -> Action | None:
         """See `Schedule.next_action`; after `EndForward` there is no next action, and asking for it is an error."""
-        if is_finished(position):
-            return None
+        try:
+            if position.finished:
+                return None
+        except AttributeError:
+            check_position(position)
+            raise
         state = position.state
         if position.forward_ended:
             raise ScheduleError(

@@ -7,7 +7,7 @@ from typing import final
 
 from ebbtide.errors import ScheduleError
 from ebbtide.schedules.actions import Action, EndForward, Forward, copy, delete, run
-from ebbtide.schedules.asked import is_finished, steps_of
+from ebbtide.schedules.asked import check_position, steps_of
 from ebbtide.schedules.base import Schedule
 from ebbtide.schedules.continuing import describe_loss, restart_action
 from ebbtide.schedules.position import Position
@@ -91,7 +91,11 @@ class Online(Schedule):
 
         Where the position follows the last one that it was asked for, only those of the snapshots that changed.
         """
-        is_open = not is_finished(position) and position.open
+        try:
+            is_open = position.open and not position.finished
+        except AttributeError:
+            check_position(position)
+            raise
         if is_open and not _has_initial(position):
             return self._go_on_above(position)
         if is_open:
