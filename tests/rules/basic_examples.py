@@ -132,7 +132,7 @@ PRODUCTS: dict[Any, tuple[Example, ...]] = {
     np.linalg.multi_dot: calls(([M, W],), ([M, W, W.T, W],), ([V[:3], M, W],), ([M, M.T, M, V[:4]],)),
     np.einsum: calls(("ij,jk->ik", M, W), ("ij,jk", M, W), ("ij->ji", M), ("ij->i", M), ("ii->i", M[:, :3]),
                      ("ii", M[:, :3]),
-                     ("ij,jk,kl->il", M, W, W.T), ("...ij,...jk->...ik", T, N3), ("i...,...j", T, W),
+                     ("ij,jk,kl->il", M, W, W.T), ("...ij,...jk->...ik", T, N3), ("...,...j", M, W),
                      ("i,j->ij", V, V[:2]), ("ij,ij->", M, M + 1),
                      ("ij,kj->", M, M + 1), ("ij,jk,kl->il", M, W, W.T, {"optimize": True}),
                      ("iij,j->i", T[:2, :2], V[:4]),

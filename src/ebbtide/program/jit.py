@@ -160,7 +160,7 @@ class _Known:
 
     def fits(self) -> bool:
         """Return whether what the function reaches is as it was when it was traced."""
-        if self.surroundings.changed() is not None:
+        if self.surroundings.reason() is not None:
             return False
         return not self.pattern or self.pattern == pattern_of(self.surroundings.traced())
 
@@ -387,7 +387,7 @@ class Jitted:
         """Remember why the function is traced again, and warn where that happens too often."""
         old = self._known.get(key)
         if old:
-            self.reasons.append(old[0].surroundings.changed() or "the name of an array stands for another object")
+            self.reasons.append(old[0].surroundings.reason() or "the name of an array stands for another object")
         elif self._known:
             self.reasons.append(difference_of_kinds(next(reversed(self._known)), key))
         self._misses += 1

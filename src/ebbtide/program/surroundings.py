@@ -80,15 +80,15 @@ class Surroundings:
         if program is None or has_folded(program, [array for _, array in parts]):
             self._contents = Contents(parts)
 
-    def changed(self) -> str | None:
-        """Return what is not as it was: a name that stands for another object, an array that holds something else."""
-        name = self._renamed()
+    def reason(self) -> str | None:
+        """Return what is not as it was, in words: a name, or what an array holds; None if all is."""
+        name = self.changed()
         if name is not None:
             return f"the name {name} stands for another object"
         name = None if self._contents is None else self._contents.changed()
         return None if name is None else f"the array {name} was changed in place"
 
-    def _renamed(self) -> str | None:
+    def changed(self) -> str | None:
         """Return the first name that stands for another object than it did; None if all are the same."""
         for name, look, known, weak, strong in self._found:
             try:

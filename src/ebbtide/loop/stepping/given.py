@@ -181,11 +181,11 @@ class LoopCall(Call):
 
     def run(self, operands: list[Any]) -> list[Any]:
         """See `Call.run`."""
-        changed = next((found for one in self.surroundings if (found := one.changed()) is not None), None)
-        if changed is not None:
+        name = next((name for name in (one.changed() for one in self.surroundings) if name is not None), None)
+        if name is not None:
             raise TraceError(
-                "A step of a time loop in a traced function uses what is another thing than when the function was "
-                f"traced: {changed}. Pass what changes as an argument, in the state, or as inputs=."
+                f"The name {name}, which a step of a time loop in a traced function uses, stands for another object "
+                "than when the function was traced. Pass what changes as an argument, in the state, or as inputs=."
             )
         first, last = self.rows.start, self.rows.stop
         state, inputs, static = operands[:first], operands[first:last], operands[last:]
