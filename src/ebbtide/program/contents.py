@@ -5,7 +5,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Iterable, Iterator
 from functools import partial
-from typing import Any, final
+from typing import Any, NamedTuple, final
 
 import numpy as np
 
@@ -18,9 +18,24 @@ _LOOKED_AT = 2**20
 
 
 @final
-class Contents:
+class Content(NamedTuple):
     """
-    The arrays that a function reaches by name, as they are now.
+    What an array held.
+
+    Args:
+        name: What it is called.
+        array: A reference to it.
+        checksum: That of its elements, or of some of them.
+    """
+
+    name: str
+    array: weakref.ref[np.ndarray]
+    checksum: int
+
+
+def contents_of(arrays: Iterable[tuple[str, np.ndarray]]) -> list[Content]:
+    """
+    Return what arrays that a function reaches by name hold now.
 
     Args:
         arrays: What each of them is called, and the array. One that cannot be written is left out, as are memory maps.
@@ -28,19 +43,16 @@ class Contents:
     Memory:
         Weak references and checksums.
     """
+    return [Content(name, weakref.ref(array), _sum_of(array)) for name, array in arrays if _may_change(array)]
 
-    __slots__ = ("_found",)
 
-    def __init__(self, arrays: Iterable[tuple[str, np.ndarray]]) -> None:
-        self._found = [(name, weakref.ref(array), _sum_of(array)) for name, array in arrays if _may_change(array)]
-
-    def changed(self) -> str | None:
-        """Return the name of the first array that holds something else than it did; None if there is none."""
-        for name, reference, known in self._found:
-            array = reference()
-            if array is not None and _sum_of(array) != known:
-                return name
-        return None
+def find_written(contents: Iterable[Content]) -> str | None:
+    """Return the name of the first array that holds something else than it did; None if there is none."""
+    for name, reference, known in contents:
+        array = reference()
+        if array is not None and _sum_of(array) != known:
+            return name
+    return None
 
 
 def has_folded(program: Program, arrays: Iterable[np.ndarray]) -> bool:

@@ -160,7 +160,7 @@ class _Known:
 
     def fits(self) -> bool:
         """Return whether what the function reaches is as it was when it was traced."""
-        if self.surroundings.reason() is not None:
+        if self.surroundings.changed() is not None:
             return False
         return not self.pattern or self.pattern == pattern_of(self.surroundings.traced())
 
@@ -201,8 +201,7 @@ class Jitted:
         self._recent: list[_Known] = []
         # Kinds of arguments for which the function finds traced arrays in places that are not looked at.
         self._opaque: set[Any] = set()
-        self._ignored = ignored_parameters(f)
-        self._misses = 0
+        self._ignored, self._misses = ignored_parameters(f), 0
         self.reasons: list[str] = []
 
     @property
@@ -221,7 +220,8 @@ class Jitted:
             del args, kwargs
             results = known.executable.run(values)
         elif known.derived is not None:
-            known.surroundings.watch(None)
+            if not known.surroundings.is_watched:
+                known.surroundings.watch(None)
             self._bind()
             results = known.derived.apply(values)
         else:
@@ -387,7 +387,7 @@ class Jitted:
         """Remember why the function is traced again, and warn where that happens too often."""
         old = self._known.get(key)
         if old:
-            self.reasons.append(old[0].surroundings.reason() or "the name of an array stands for another object")
+            self.reasons.append(old[0].surroundings.reason())
         elif self._known:
             self.reasons.append(difference_of_kinds(next(reversed(self._known)), key))
         self._misses += 1

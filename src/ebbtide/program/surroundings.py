@@ -21,7 +21,7 @@ from ebbtide.arrays.containers import objects_in
 from ebbtide.arrays.reach import is_installed, module_of, names_of
 from ebbtide.arrays.traced import TracedArray
 from ebbtide.errors import TraceError
-from ebbtide.program.contents import Contents, has_folded
+from ebbtide.program.contents import Content, contents_of, find_written, has_folded
 from ebbtide.program.program import Program
 from ebbtide.tape.record import Tape
 from ebbtide.tape.tangent import TangentTrace
@@ -56,10 +56,12 @@ class Surroundings:
         allow it.
     """
 
-    __slots__ = ("_contents", "_found")
+    __slots__ = ("_contents", "_found", "is_watched")
 
     def __init__(self, f: Callable[..., Any], *, traced: bool = True) -> None:
-        self._contents: Contents | None = None
+        # What their arrays held, where the program is asked for that, and whether it is.
+        self._contents: list[Content] = []
+        self.is_watched = False
         self._found: list[tuple[str, Callable[[], Any], list[Any], Any, Any]] = []
         for name, look in _names_behind(getattr(f, "__name__", "the function"), [f], _DEPTH, {}):
             parts = _parts(look())
@@ -74,22 +76,19 @@ class Surroundings:
         Args:
             program: The program; None for one that is still to be made.
         """
-        if self._contents is not None:
-            return
         parts = [(name, part) for name, look, *_ in self._found for part in _parts(look()) if type(part) is np.ndarray]
         if program is None or has_folded(program, [array for _, array in parts]):
-            self._contents = Contents(parts)
+            self._contents, self.is_watched = contents_of(parts), True
 
-    def reason(self) -> str | None:
-        """Return what is not as it was, in words: a name, or what an array holds; None if all is."""
-        name = self.changed()
-        if name is not None:
-            return f"the name {name} stands for another object"
-        name = None if self._contents is None else self._contents.changed()
-        return None if name is None else f"the array {name} was changed in place"
+    def reason(self) -> str:
+        """Return what is not as it was, in words."""
+        written = find_written(self._contents)
+        if written is not None:
+            return f"the array {written} was changed in place"
+        return f"the name {self.changed() or 'of an array'} stands for another object"
 
     def changed(self) -> str | None:
-        """Return the first name that stands for another object than it did; None if all are the same."""
+        """Return the first name that stands for another object, or an array that holds something else; or None."""
         for name, look, known, weak, strong in self._found:
             try:
                 value = look()
@@ -110,7 +109,7 @@ class Surroundings:
                 # What died is not the None that may be there now.
                 if was is not part or (was is None and reference is not None):
                     return name
-        return None
+        return find_written(self._contents) if self._contents else None
 
     def traced(self) -> list[TracedArray]:
         """Return the arrays among them that are recorded or differentiated, as they are now."""
