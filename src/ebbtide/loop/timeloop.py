@@ -97,7 +97,8 @@ def timeloop(
         schedule: When to store and recompute; None to choose from the budget. A given one is followed exactly.
         costs: What steps and transfers cost in seconds, by which a schedule is chosen; None to measure the first step
             and, if the budget has disk, one state's way there.
-        storage: Where snapshots go, whatever their tier; None for memory and a private file on the disk.
+        storage: Where states go, whatever their tier, and saved values whose tier is the disk; None for memory and a
+            private file on the disk.
         budget: What the loop may take, beside the budgets of the calls around it.
         resume: A directory in which the run of a gradient is kept so that, when it is killed and the same call is made
             again, it goes on and ends with the same bits; its name is free for another run when the gradient is there.
