@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, TypeVar
 from zlib import crc32
 
@@ -40,6 +41,18 @@ def agree(value: T) -> T:
     return value if ranks is None else ranks.agree(value)
 
 
+def find_spread(values: Sequence[float]) -> list[float]:
+    """
+    Return for each of some numbers how far apart are the largest and the least that a process of the run gives for it.
+
+    Example:
+        >>> find_spread([2.0, 3.5])
+        [0.0, 0.0]
+    """
+    most = agree((*values, *[-value for value in values]))
+    return [largest + negated for largest, negated in zip(most[: len(values)], most[len(values) :], strict=True)]
+
+
 def check_alike(owner: str, facts: dict[str, str]) -> None:
     """
     Raise on all processes of the run unless each of them calls something in the same way.
@@ -56,10 +69,8 @@ def check_alike(owner: str, facts: dict[str, str]) -> None:
     """
     if is_alone():
         return
-    sums = [crc32(text.encode()) for text in facts.values()]
-    most = agree((*sums, *[-one for one in sums]))
-    pairs = zip(facts.items(), most[: len(sums)], most[len(sums) :], strict=True)
-    if differing := [f"{name} is {text} here" for (name, text), largest, least in pairs if largest != -least]:
+    pairs = zip(facts.items(), find_spread([crc32(text.encode()) for text in facts.values()]), strict=True)
+    if differing := [f"{name} is {text} here" for (name, text), spread in pairs if spread]:
         raise ScheduleError(
             f"The ranks do not call the {owner} at {user_line()} alike: {', '.join(differing)}, and something else on "
             "another rank, so that they would wait for each other. Call the same with the same arguments on all ranks."

@@ -10,7 +10,7 @@ from typing import Any, cast, final
 
 import numpy as np
 
-from ebbtide.agree import agree, is_alone
+from ebbtide.agree import agree, find_spread, is_alone
 from ebbtide.arrays.containers import flatten, form_of, paths_of, unflatten
 from ebbtide.arrays.functions import check_call, check_function
 from ebbtide.optimize.control import Control
@@ -327,9 +327,9 @@ def _check_ranks(vector: Any, value: float, slope: Any) -> None:
     weights, size = np.cos(np.arange(vector.size)), float(vector.size)
     facts = [size, value, float(weights @ vector), float(weights @ slope)]
     scales = [0.0, abs(value), float(np.sum(np.abs(vector))), float(np.sum(np.abs(slope)))]
-    most = agree((*facts, *[-fact for fact in facts], *scales))
     # Processors of several kinds round differently.
-    if any(most[k] + most[4 + k] > 1e-3 * most[8 + k] for k in range(4)):
+    pairs = zip(find_spread(facts), scales, strict=True)
+    if agree(any(spread > 1e-3 * scale for spread, scale in pairs)):
         raise ValueError(
             "minimize on many ranks takes controls of which each has the same copy, and here the "
             f"{vector.size} unknowns of this rank, J = {value:.6e} or its derivative are not those of another: they "
