@@ -21,7 +21,6 @@ from ebbtide.schedules.actions import (
     reverse,
     run,
 )
-from ebbtide.schedules.asked import check_position
 from ebbtide.schedules.position import Position, Snapshot
 from ebbtide.schedules.snapshots import find_place
 
@@ -186,12 +185,8 @@ def restart_action(position: Position, schedule: RestartSchedule) -> Action | No
     Raises:
         ScheduleError: The position cannot be completed.
     """
-    try:
-        if position.finished:
-            return None
-    except AttributeError:
-        check_position(position)
-        raise
+    if position.finished:
+        return None
     # In the middle of the reverse sweep, where most questions are asked, nothing is forced.
     if position.saved is not None or not position.forward_ended or position.end == 0:
         action = forced_action(position, schedule)

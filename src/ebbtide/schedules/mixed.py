@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from ebbtide.errors import ScheduleError
 from ebbtide.schedules.actions import Action, Forward, copy, delete, move, run
-from ebbtide.schedules.asked import check_position, steps_and_sizes, steps_of
+from ebbtide.schedules.asked import steps_and_sizes, steps_of
 from ebbtide.schedules.base import Schedule
 from ebbtide.schedules.continuing import count_base, describe_loss, forced_action
 from ebbtide.schedules.mixed_table import MixedTable, run_each
@@ -113,12 +113,8 @@ class Mixed(Schedule):
 
     def next_action(self, position: Position) -> Action | None:
         """See `Schedule.next_action`; the first question makes a table, in time that grows with the steps."""
-        try:
-            if position.finished:
-                return None
-        except AttributeError:
-            check_position(position)
-            raise
+        if position.finished:
+            return None
         # In the middle of the reverse sweep, where most questions are asked, nothing is forced.
         if position.saved is not None or not position.forward_ended or position.end == 0:
             action = forced_action(position, self)

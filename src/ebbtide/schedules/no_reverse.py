@@ -29,12 +29,8 @@ class NoReverse(Schedule):
 
     def next_action(self, position: Position) -> Action | None:
         """See `Schedule.next_action`; after `EndForward` there is no next action, and asking for it is an error."""
-        try:
-            if position.finished:
-                return None
-        except AttributeError:
-            check_position(position)
-            raise
+        if position.finished:
+            return None
         state = position.state
         if position.forward_ended:
             raise ScheduleError(
