@@ -287,24 +287,3 @@ def test_later_steps_of_inner_loops_that_are_wider_in_one_process(states, wider,
 
     _, actions = run_processes(monkeypatch, [lambda: call(False), lambda: call(True)])
     assert actions[0] == actions[1]
-
-
-def test_inner_loops_of_which_one_process_gave_some_up(monkeypatch):
-    """Where one process holds fewer of the loops in a step than another, both compare the same plans."""
-
-    def call(most: int) -> Any:
-        def last(u: Any, i: int) -> Any:
-            for _ in range(most):
-                u = np.sin(u) + 0.01 * np.cos(u)
-            return u
-
-        def inner(u: Any, i: int) -> Any:
-            return timeloop(last, 1.01 * u, 2)
-
-        def f(u: Any) -> Any:
-            return np.sum(timeloop(lambda u, i: timeloop(inner, u, 7, schedule=Mixed(3)), u, 7) ** 2)
-
-        return grad(f, budget=Budget(memory="800 KiB"))(U[:400])
-
-    _, actions = run_processes(monkeypatch, [lambda: call(1), lambda: call(2)])
-    assert actions[0] == actions[1]
