@@ -250,7 +250,8 @@ def _taped_loop(
 def _budget_of(options: Options, length: int) -> Budget | None:
     """Return the budget that a loop is in, which all ranks have to call alike."""
     context, budget = current(), options.budget or current().budget
-    check_alike("time loop", options.facts(length, budget, options.resume or context.resume))
+    if not is_alone():  # nobody else needs the texts, and a loop may be in each step
+        check_alike("time loop", options.facts(length, budget, options.resume or context.resume))
     return budget
 
 

@@ -19,6 +19,8 @@ from ebbtide.schedules.position import Position, Snapshot
 from ebbtide.schedules.records import make_plain
 from ebbtide.schedules.splits import leave_out_each
 
+_Numbers = NDArray[np.int64]
+
 
 @final
 @dataclass(frozen=True, slots=True)
@@ -196,7 +198,8 @@ class Mixed(Schedule):
 
     def _choose(self, position: Position) -> Action:
         """The action where there is a choice."""
-        snapshots, end, state, free = position.snapshots, position.end, position.state, self.free(position)
+        snapshots, end, state = position.snapshots, position.end, position.state
+        free = self.free(position)
         if not snapshots:
             if state != 0:
                 raise describe_loss(position)
@@ -249,7 +252,8 @@ class Mixed(Schedule):
     def _go_on(self, position: Position, state: int, free: int) -> Action:
         """The last snapshot is a restart state, and the working state is that of the same step or of a later one."""
         table, end, latest = self._table(position.steps), position.end, position.snapshots[-1]
-        row, above, step = table.row(free + self._size(latest)), table.row(free), latest.step
+        step = latest.step
+        row, above = table.row(free + self._size(latest)), table.row(free)
         place = table.place(row, end - step)
         if state == step:
             if end - state == 1:
@@ -298,10 +302,11 @@ class Mixed(Schedule):
             return None
         if state is None or state > base:
             raise describe_loss(position)
-        if snapshots[-1].step < base:
+        top = snapshots[-1]
+        if top.step < base:
             return None
         if free < self.restart or any(kept.step == state for kept in snapshots):
-            return delete(snapshots[-1].step)
+            return delete(top.step)
         return run(state, state + 1, snapshot=True)
 
     def find_surplus(self, position: Position, free: int = -1) -> int | None:
@@ -332,9 +337,8 @@ class Mixed(Schedule):
         return int(steps[1 + least]) if free < 0 or without[least] < whole else None
 
     def _left(
-        self, position: Position, steps: NDArray[np.int64], saved: NDArray[np.bool_], sizes: NDArray[np.int64],
-        free: int,
-    ) -> tuple[float, NDArray[np.float64]]:  # fmt: skip
+        self, position: Position, steps: _Numbers, saved: NDArray[np.bool_], sizes: _Numbers, free: int
+    ) -> tuple[float, NDArray[np.float64]]:
         """About how many forward steps are left with all snapshots, and without each but the first."""
         table, end, state, latest = self._table(position.steps), position.end, position.state, int(steps[-1])
         in_hand = state is not None and latest < state < end

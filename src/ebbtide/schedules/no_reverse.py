@@ -29,9 +29,9 @@ class NoReverse(Schedule):
 
     def next_action(self, position: Position) -> Action | None:
         """See `Schedule.next_action`; after `EndForward` there is no next action, and asking for it is an error."""
+        state = position.state
         if position.finished:
             return None
-        state = position.state
         if position.forward_ended:
             raise ScheduleError(
                 f"A loop of {position.steps} steps that ran with NoReverse cannot be reversed: {position.end} steps "
