@@ -65,7 +65,7 @@ class RefusedLoop(JointRule):
         """See `JointRule.holding`."""
         plan, sizes = self.plan, self.plan.sizes
         # With disk the entries of its states, which a loop in a step does not give up.
-        beyond = max(plan.fewest, sizes.listed) if self._on_disk else sizes.restart - sizes.data
+        beyond = max(plan.fewest, sizes.listed) if self._on_disk else sizes.entry
         return Holding(self._held, beyond_bytes(plan, 0, 0, 0, 0) + beyond, plan.least)
 
     @property

@@ -177,7 +177,7 @@ class Room:
         pager, ledger = record.tape.pager, self._ledger
         if pager is None or not self.bounded:
             if pager is not None and ledger.report is not None:  # the report tells of it
-                saved = held_in_step(ledger, self._in_work.since(rule))
+                saved = record.nbytes or held_in_step(ledger, self._in_work.since(rule))
                 rule.plan = with_wider(rule, index, record, saved, ledger.live)
             return action
         pager.overhead.settle()
@@ -231,9 +231,10 @@ class Room:
             self._replace(rule, with_freed(rule, freed))
         if self.spare.is_in_the_way(rule, action):
             self.spare.drop(rule)
-        stored = isinstance(action, Forward) and action.snapshot and (action.kind, action.tier) == ("restart", "memory")
+        is_stored = isinstance(action, Forward) and action.snapshot and action.kind == "restart"
+        stored = self.disk.bytes_here(rule.plan.sizes.state, action.tier) if is_stored else 0
         with self._beside(rule, self._excused(rule) if rule.records else 0):
-            over = max(0, self._ledger.live + stored * rule.plan.sizes.state - self._ledger.limit)
+            over = max(0, self._ledger.live + stored - self._ledger.limit)
         # What a storage of the user gave up may have been no memory.
         before = rule.position
         return over > 0 and (rule.shed(over) > 0 or rule.position is not before)

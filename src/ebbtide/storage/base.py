@@ -149,6 +149,11 @@ class Storage(ABC):
         self.check_open()
 
     @property
+    def memory_limit(self) -> int | None:
+        """The most that `memory_nbytes` ever is, which a budget leaves room for; None if there is no bound."""
+        return None
+
+    @property
     def buffer_nbytes(self) -> int:
         """The most bytes of main memory that copies on their way to and from the storage ever take together."""
         return 0

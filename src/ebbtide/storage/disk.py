@@ -103,8 +103,6 @@ class Disk(Storage):
             self._entries[record.key] = Entry(record, None)
             self._generation = record.generation
 
-    # Writing.
-
     def put(self, key: Key, arrays: Sequence[NDArray[Any]], *, kind: str = "") -> int:
         """
         See `Storage.put`; the bytes are those of the file, header and alignment included.
@@ -165,8 +163,6 @@ class Disk(Storage):
         self._relative_error = max([self._relative_error, *(array.error for array in record.arrays)])
         resources.segment.trim(planned, record)
 
-    # Reading.
-
     def get(self, key: Key) -> list[NDArray[Any]]:
         """See `Storage.get`; every byte is checked against its CRC-32C."""
         self.check_open()
@@ -212,8 +208,6 @@ class Disk(Storage):
 
     def _readable(self, key: Key) -> EntryRecord | Job | None:
         return None if (entry := self._entries.get(key)) is None else entry.job or entry.record
-
-    # Space.
 
     def delete(self, key: Key) -> None:
         """
@@ -341,6 +335,11 @@ class Disk(Storage):
     @property
     def memory_nbytes(self) -> int:
         """See `Storage.memory_nbytes`; 0, as buffers are counted apart."""
+        return 0
+
+    @property
+    def memory_limit(self) -> int:
+        """See `Storage.memory_limit`; 0."""
         return 0
 
     @property

@@ -165,6 +165,11 @@ class Tiered(Storage):
         return self._memory.nbytes
 
     @property
+    def memory_limit(self) -> int:
+        """See `Storage.memory_limit`; as given."""
+        return self._most
+
+    @property
     def buffer_nbytes(self) -> int:
         """See `Storage.buffer_nbytes`; that of the disk."""
         return self._disk.buffer_nbytes

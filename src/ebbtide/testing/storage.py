@@ -168,6 +168,7 @@ class StorageContract(ABC):
             assert min(counts) >= 2 * array.nbytes
             assert storage.nbytes == sum(counts)
             assert 0 <= storage.memory_nbytes <= storage.nbytes
+            assert storage.memory_limit is None or storage.memory_nbytes <= storage.memory_limit
             storage.delete(2)
             storage.take(0)
             assert storage.nbytes == counts[1] + counts[3]

@@ -134,12 +134,12 @@ def find_way_back(position: Position) -> Snapshot | None:
     return next((kept for kept in position.snapshots if kept.kind == "restart" and kept.step <= base), None)
 
 
-def find_spare(position: Position, tier: str = "memory") -> tuple[Snapshot, ...]:
-    """Return the snapshots of a tier without which all steps can still be run again, or have their saved values."""
+def find_spare(position: Position, tier: str | None = "memory") -> tuple[Snapshot, ...]:
+    """Return the snapshots, of one tier or of all, without which all steps can still be run again, or are saved."""
     first = find_way_back(position)
     if first is None:
         return ()
-    return tuple([kept for kept in position.snapshots if kept.step > first.step and kept.tier == tier])
+    return tuple([kept for kept in position.snapshots if kept.step > first.step and tier in (None, kept.tier)])
 
 
 def find_first(position: Position) -> Snapshot | None:
@@ -170,7 +170,7 @@ class Cheapest:
     Spare snapshots one after the other, each that which the fewest steps make again from what is below.
 
     Args:
-        tier: Where they lie.
+        tier: Where they lie; None for anywhere.
         kind: What they hold, None for either.
 
     Memory:
@@ -180,7 +180,7 @@ class Cheapest:
 
     __slots__ = ("_known", "_restart", "_spare", "_steps", "_tier", "kind")
 
-    def __init__(self, tier: str = "memory", kind: str | None = None) -> None:
+    def __init__(self, tier: str | None = "memory", kind: str | None = None) -> None:
         self._tier, self.kind = tier, kind
         self._known: Snapshots | None = None
 
@@ -206,7 +206,7 @@ class Cheapest:
         snapshots, first, kind = position.snapshots, find_way_back(position), self.kind
         count, start = len(snapshots), position.steps if first is None else first.step
         spare = (
-            kept.step > start and kept.tier == self._tier and (kind is None or kept.kind == kind) for kept in snapshots
+            kept.step > start and self._tier in (None, kept.tier) and kind in (None, kept.kind) for kept in snapshots
         )
         self._steps = np.fromiter((kept.step for kept in snapshots), np.int64, count)
         self._restart = np.fromiter((kept.kind == "restart" for kept in snapshots), np.bool_, count)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import weakref
 from typing import Any, final
 
@@ -12,7 +13,7 @@ from ebbtide.ledger import Ledger
 from ebbtide.loop.holding import less
 from ebbtide.loop.planning.plan import Plan, make_plan
 from ebbtide.quota import Quota
-from ebbtide.storage import Disk, Storage
+from ebbtide.storage import Storage
 
 
 @final
@@ -26,22 +27,27 @@ class DiskPart:
         ledger: The account.
         allowed: The budget of the loop or of the calls around it; None for no bound.
         is_own: Whether the budget is the loop's own.
-        storage: One of the user's, where all snapshots go; None without one. But for a `Disk` it may have them in
-            memory, so that no plan is made with a disk.
+        storage: One of the user's, where all restart states go; None without one. If it may have them in memory, no
+            plan is made with a disk.
 
     Attributes:
         whole: All of the disk; None without a budget.
         snapshots: The part of it for snapshots.
         lacks: Bytes of it for which there is no room on the disk itself.
+        theirs: The most bytes that the user's storage has in memory, see `Sizes`.
+        tier: Of which tier snapshots in memory are; None for any.
 
     Memory:
         None of its own.
     """
 
-    __slots__ = ("__weakref__", "_is_memory", "_paged", "_rule", "lacks", "snapshots", "whole")
+    __slots__ = ("__weakref__", "_paged", "_rule", "_storage", "lacks", "snapshots", "theirs", "tier", "whole")
 
     def __init__(self, ledger: Ledger, allowed: Budget | None, storage: Storage | None = None, *, is_own: bool) -> None:
-        self._is_memory = storage is not None and not isinstance(storage, Disk)
+        self._storage, self.theirs = storage, None if storage is None else storage.memory_limit
+        if storage is not None and self.theirs is None:
+            self.theirs = sys.maxsize
+        self.tier = None if self.theirs else "memory"
         self.whole = ledger.quota
         if allowed is not None and (is_own or self.whole is None):
             self.whole = Quota(allowed.disk, ledger.quota)
@@ -53,7 +59,13 @@ class DiskPart:
     @property
     def left(self) -> int:
         """The bytes for a plan: what nobody else has."""
-        return 0 if self._is_memory else max(0, (self.snapshots.left or 0) + self.snapshots.held - self.lacks)
+        return 0 if self.theirs else max(0, (self.snapshots.left or 0) + self.snapshots.held - self.lacks)
+
+    def bytes_here(self, nbytes: int, tier: str) -> int:
+        """Return how many of the bytes of a restart state that is stored next come to be in memory."""
+        if self._storage is None or self.theirs is None:
+            return nbytes if tier == "memory" else 0
+        return min(nbytes, max(0, self.theirs - self._storage.memory_nbytes))
 
     def has_room(self, nbytes: int) -> bool:
         """Return whether so many bytes more could be stored; where they do not fit, what is free goes back first."""

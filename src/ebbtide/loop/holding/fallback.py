@@ -38,15 +38,19 @@ class Fallback:
 
     def keep(self, rule: Any) -> None:
         """Store the initial state of a loop that begins; a user's storage takes what the schedule says and no more."""
-        theirs = rule.snapshots.are_theirs
-        if not theirs or self._has_room(rule.plan):
-            rule.snapshots.put_state(0, rule.state, "spare" if theirs else "disk", vital=True)
-            self.is_there = True
+        theirs, plan = rule.snapshots.are_theirs, rule.plan
+        if theirs and not self._has_room(plan):
+            return
+        rule.snapshots.put_state(0, rule.state, "spare" if theirs else "disk", vital=True)
+        self.is_there = True
+        if theirs:
+            rule.plan = plan.with_more(plan.sizes.entry + plan.sizes.data)
+            rule.watch.changed(rule.plan)
 
     def _has_room(self, plan: Plan) -> bool:
         """Return whether there is room in memory for one more state than the plan has, which is not given up."""
-        limit = self._ledger.limit
-        return limit is None or self._ledger.live + plan.predicted_peak_bytes + plan.sizes.restart <= limit
+        limit, sizes = self._ledger.limit, plan.sizes
+        return limit is None or self._ledger.live + plan.predicted_peak_bytes + sizes.entry + sizes.data <= limit
 
     def go_back(self, rule: Any) -> bool:
         """Let that state be the snapshot of step 0 in place of what the step saved; return whether it is."""

@@ -121,19 +121,28 @@ class Beyond:
 
 
 def size_of(rule: Any, kept: Snapshot) -> int:
-    """Return the bytes of a snapshot in memory, as a ledger counts them beside others."""
-    sizes = rule.plan.sizes
+    """Return the bytes of a snapshot that are in memory, as a ledger counts them beside others."""
+    sizes, theirs = rule.plan.sizes, rule.room.disk.theirs
     if kept.kind == "restart":
-        return int(sizes.data)
-    return rule.snapshots.nbytes_of(kept.step) or int(sizes.saved - sizes.passed_on)
+        is_here = kept.tier == "memory" if theirs is None else theirs > 0
+        return int(sizes.data) if is_here else 0
+    if kept.tier == "memory":
+        return rule.snapshots.nbytes_of(kept.step) or int(sizes.saved - sizes.passed_on)
+    return int(sizes.saved - (sizes.nodes or 0)) if theirs else 0
+
+
+def _stored_bytes(rule: Any) -> int:
+    """Return the bytes of all snapshots that are in memory."""
+    sizes = [(size_of(rule, kept), kept) for kept in rule.position.snapshots]
+    theirs = sum([nbytes for nbytes, kept in sizes if (kept.kind, kept.tier) != ("saved", "memory")])
+    return sum([nbytes for nbytes, _ in sizes]) - max(0, theirs - (rule.room.disk.theirs or theirs))
 
 
 def held_bytes(rule: Any) -> int:
     """Return the bytes of snapshots in memory, of the saved values at hand, and of the nodes of those on disk."""
-    stored = [size_of(rule, kept) for kept in rule.position.snapshots if kept.tier == "memory"]
     first = rule.plan.sizes.data if rule.room.spare.is_there else 0
     at_hand = sum(record.nbytes for record in rule.records.values())
-    return int(sum(stored) + first + at_hand + rule.snapshots.left_behind)
+    return int(_stored_bytes(rule) + first + at_hand + rule.snapshots.left_behind)
 
 
 def counted_bytes(rule: Any) -> int:
@@ -153,8 +162,7 @@ def beyond_initial_bytes(rule: Any) -> int:
     position, sizes = rule.position, rule.plan.sizes
     # Not of the last step of the forward sweep.
     count = 0 if position.saved is None else position.saved[1] - position.saved[0] - position.forward_ended
-    stored = [size_of(rule, kept) for kept in position.snapshots if kept.tier == "memory"]
-    return max(0, count) * int(sizes.saved - sizes.passed_on) + sum(stored)
+    return max(0, count) * int(sizes.saved - sizes.passed_on) + _stored_bytes(rule)
 
 
 def resumed_bytes(rule: Any) -> int:
@@ -200,7 +208,7 @@ def sheddable_bytes(rule: Any) -> int:
     paged = pageable_bytes_of(wide) + (rule.snapshots.left_behind if _can_lose_on_disk(rule) else 0)
     moved = movable_bytes(rule)
     if not rule.room.spare.is_there:
-        spare = sum(size_of(rule, kept) for kept in ahead.find_spare(position))
+        spare = sum(size_of(rule, kept) for kept in ahead.find_spare(position, rule.room.disk.tier))
         spare += at_hand_bytes(rule) + resumed_bytes(rule)
         return spare + last + paged + moved + entries_bytes(rule) + table_beside_bytes(rule)
     # With the initial state no saved values are needed; and in the reverse sweep, as planned, that state is not.
@@ -312,7 +320,7 @@ def beyond_bytes(plan: Plan, restarts: int, listed: int, taped: int, paged: int)
         paged: Of how many of them on disk.
     """
     sizes = plan.sizes
-    states = restarts * (sizes.restart - sizes.data) + listed * sizes.listed
+    states = restarts * sizes.entry + listed * sizes.entry_on_disk
     steps = max(0, taped) * (sizes.taped - sizes.saved) + paged * LEFT_BEHIND
     return sizes.interpreter - RECORD + states + steps
 
@@ -345,7 +353,7 @@ def entries_bytes(rule: Any) -> int:
         return 0
     spare = [kept for kept in ahead.find_spare(rule.position, "disk") if kept.kind == "restart"]
     table = table_bytes(rule.plan.schedule, rule.plan.steps) if spare else 0
-    return len(spare) * int(rule.plan.sizes.listed) + table
+    return len(spare) * int(rule.plan.sizes.entry_on_disk) + table
 
 
 def table_beside_bytes(rule: Any) -> int:

@@ -18,7 +18,7 @@ from ebbtide.schedules import Delete, Hierarchical, Mixed, Online, Periodic, Rev
 def ways(rule: Any, nbytes: int = 0) -> tuple[Callable[[], bool], ...]:
     """Return how a loop does with *nbytes* less, the cheapest way first; each returns whether there was anything."""
     first = (partial(give_up_last, rule),) if _is_last_cheapest(rule, nbytes) else ()
-    one = partial(give_up_one, rule, ahead.Cheapest())
+    one = partial(give_up_one, rule, ahead.Cheapest(rule.room.disk.tier))
     saved = partial(give_up_first, rule), partial(give_up_on_disk, rule, ahead.Cheapest("disk", "saved"))
     last = partial(go_back, rule), partial(move_first, rule), partial(give_up_last, rule)
     entries = partial(give_up_entries, rule, ahead.Cheapest("disk")), partial(give_up_table, rule)

@@ -115,7 +115,7 @@ def first_steps(
     mark = account.mark()
     gaining = steps if earlier is None and _may_hold_more(options, allowed) else 0
     begun, sizes, plain, held = _measure_first(stepper, values, account, mark, allowed, rows, gaining)
-    sizes = sizes if earlier is None else sizes.with_alone(*earlier.alone)
+    sizes = replace(sizes if earlier is None else sizes.with_alone(*earlier.alone), theirs=disk.theirs)
     whole.see(begun.first, sizes, held)
     held_first = held
     held -= claim(stepper.region, account, account.lenders_before(mark), held, sizes, steps)

@@ -36,6 +36,7 @@ class Course:
         spare: Whether its initial state is there beside its snapshots.
         stays: Whether that is planned, or goes on as long as there is room, as a step has saved more than planned.
         stored: Bytes of the snapshots.
+        theirs: Those of them that a storage of the user has, if it has all of them in memory.
         most: The most bytes that were held at a time.
         inside: Of steps whose saved values are held, what loops in them hold.
         known: Of steps that have been run on a tape, the bytes that they saved, with what all save in one of them.
@@ -49,6 +50,7 @@ class Course:
     spare: bool = False
     stays: bool = False
     stored: int = 0
+    theirs: int = 0
     most: int = 0
     inside: dict[int, Any] = field(default_factory=dict)
     known: dict[int, int] = field(default_factory=dict)
@@ -118,6 +120,7 @@ class Moments:
         stays = course.stays or not isinstance(self.plan.schedule, Mixed)
         course = replace(course, stays=stays, most=0, inside=dict(course.inside), before=[])
         course.stored = sum([self._size_of(kept, course) for kept in course.position.snapshots])
+        course.theirs = sum(map(self._theirs_of, course.position.snapshots))
         if self.inside is None and (course.known or course.each is not None):
             # Each action asks for such a sum: 2000 steps at hand, added up one by one, took 14 s.
             each = [self._taped_beside(step, course) for step in range(self.plan.steps)]
@@ -142,7 +145,7 @@ class Moments:
             taped = taped if self.inside is None else self.inside.tape(self, course, action, counted + waiting)
             now = held + waiting + sizes.state - self._is_saved(position) * self.passed + taped
         elif isinstance(action, Forward):
-            kept = self._size_of(Snapshot(action.start, "restart", action.tier), course) if action.snapshot else 0
+            kept = self._added(Snapshot(action.start, "restart", action.tier), course) if action.snapshot else 0
             plain = self.plain - self._less(0 if action.start == 0 else -1, course)
             now = held + waiting + kept + sizes.state + max(plain, 2 * self.moved)  # and the loop's copy
         elif isinstance(action, Reverse):
@@ -163,8 +166,9 @@ class Moments:
             now = held + waiting
             last = isinstance(action, Move) and position.snapshots == (Snapshot(0),) and position.end > 1
             course.spare = course.spare or (last and self.limit is not None and isinstance(schedule, Mixed))
-        course.most = max(course.most, now + course.spare * sizes.restart + self._buffered(course))
-        course.stored += self._change(course, action)
+        spare = self._added(Snapshot(0), course) if course.spare else 0
+        course.most = max(course.most, now + spare + self._buffered(course))
+        self._store(course, action)
         course.position = position.after(action)
 
     def _buffered(self, course: Course) -> int:
@@ -193,11 +197,26 @@ class Moments:
     def held(self, course: Course) -> int:
         """Return the bytes of snapshots, and of what is at hand that steps saved."""
         first, last = course.position.saved or (0, 0)
+        stored = course.stored - self._on_disk(course.theirs)
         if course.before:
-            return course.stored + course.before[last] - course.before[first]
+            return stored + course.before[last] - course.before[first]
         if self.inside is None:
-            return course.stored + (last - first) * (self.plan.sizes.taped_beside + self.beside)
-        return course.stored + sum([self._taped_beside(step, course) for step in range(first, last)])
+            return stored + (last - first) * (self.plan.sizes.taped_beside + self.beside)
+        return stored + sum([self._taped_beside(step, course) for step in range(first, last)])
+
+    def _theirs_of(self, kept: Snapshot) -> int:
+        """Return the bytes of a snapshot that are in memory if a storage of the user has it there."""
+        sizes = self.plan.sizes
+        return sizes.of(kept) - replace(sizes, theirs=0).of(kept) if sizes.theirs else 0
+
+    def _on_disk(self, theirs: int) -> int:
+        """Return the bytes, of so many that a storage of the user has, for which it has no room in memory."""
+        return max(0, theirs - (self.plan.sizes.theirs or 0))
+
+    def _added(self, kept: Snapshot, course: Course) -> int:
+        """Return by how many bytes of memory the snapshots become more with another one."""
+        beyond = self._on_disk(course.theirs + self._theirs_of(kept)) - self._on_disk(course.theirs)
+        return self._size_of(kept, course) - beyond
 
     def _is_saved(self, position: Position) -> bool:
         """Return whether what the step before the working state saved is in memory."""
@@ -206,12 +225,16 @@ class Moments:
         last = position.snapshots[-1:]
         return last == (Snapshot((position.state or 0) - 1, "saved", "memory"),)
 
-    def _change(self, course: Course, action: Any) -> int:
-        """Return by how many bytes the snapshots become more."""
-        if isinstance(action, Forward):
-            return self._size_of(Snapshot(action.start, action.kind, action.tier), course) if action.snapshot else 0
-        is_less = isinstance(action, (Move, Delete))
-        return -self._size_of(ahead.stored(course.position, action.step), course) if is_less else 0
+    def _store(self, course: Course, action: Any) -> None:
+        """Take note of a snapshot that an action stores, or gives up."""
+        if isinstance(action, Forward) and action.snapshot:
+            sign, kept = 1, Snapshot(action.start, action.kind, action.tier)
+        elif isinstance(action, (Move, Delete)):
+            sign, kept = -1, ahead.stored(course.position, action.step)
+        else:
+            return
+        course.stored += sign * self._size_of(kept, course)
+        course.theirs += sign * self._theirs_of(kept)
 
     def _is_given_up(self, position: Position, held: int) -> bool:
         """Return whether an operation of a taped step has the initial state given up that stays beside snapshots."""

@@ -49,7 +49,7 @@ class Left:
         listed = [one for one in position.snapshots if one.tier != "memory"]
         states = sum([one.kind == "restart" for one in position.snapshots]) - len(listed) + self.course.spare
         saved = len(position.snapshots) - len(listed) - states + self.course.spare + last - first
-        return self.held - states * (sizes.restart - sizes.data) - saved * (sizes.taped - sizes.saved)
+        return self.held - states * sizes.entry - saved * (sizes.taped - sizes.saved)
 
 
 @final

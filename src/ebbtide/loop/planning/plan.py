@@ -12,7 +12,7 @@ from ebbtide.agree import agree
 from ebbtide.budget import Budget, format_bytes
 from ebbtide.errors import BudgetError
 from ebbtide.loop.planning.candidates import Bounds, find_candidates, find_least, forget_table
-from ebbtide.loop.planning.predict import bound_bytes, buffer_of, predict, spare_tier, table_bytes
+from ebbtide.loop.planning.predict import bound_bytes, buffer_of, in_memory, predict, spare_tier, table_bytes
 from ebbtide.loop.planning.sizes import RESERVE_PER_PROFILE, Sizes, count_fitting
 from ebbtide.schedules import Costs, Hierarchical, Mixed, Revolve, Schedule, StoreAll
 
@@ -127,6 +127,12 @@ class Plan:
         """Return the plan with the predicted peak of the whole call, which has been *so_far* already."""
         return replace(self, predicted_whole_bytes=max(whole, so_far + RESERVE_PER_PROFILE))
 
+    def with_more(self, nbytes: int) -> Plan:
+        """Return the plan of a loop that holds so many bytes more."""
+        whole = self.predicted_whole_bytes
+        whole = None if whole is None else whole + nbytes
+        return replace(self, predicted_peak_bytes=self.predicted_peak_bytes + nbytes, predicted_whole_bytes=whole)
+
     def __str__(self) -> str:
         place = "memory and on disk" if self.on_disk else "memory"
         runs = self.predicted_steps_forward / max(1, self.steps)
@@ -203,6 +209,8 @@ def make_plan(
     # What was measured differs from process to process, and the decision must not.
     sizes, memory, disk, costs, kept = _agreed(sizes, memory, disk, costs, kept)
     shared = steps, sizes, costs, memory
+    # A schedule is chosen as if states of the tier memory were there, wherever a storage of the user has them.
+    own = replace(sizes, theirs=None)
     if isinstance(schedule, (Mixed, Hierarchical)) and memory is not None:
         _check_table(schedule, steps, sizes, memory, held, limit)
     asked = None if schedule is None else _planned(schedule, *shared)
@@ -217,17 +225,18 @@ def make_plan(
     if memory is None:
         return everything
     making = memory - max(sizes.fixed, kept)
-    bounds = Bounds(max(1, steps), sizes, memory - sizes.fixed, disk, costs, timed, making, open)
+    bounds = Bounds(max(1, steps), own, memory - sizes.fixed, disk, costs, timed, making, open)
     fewest = min(everything.predicted_peak_bytes - sizes.fixed, find_least(bounds))
     least = held + sizes.fixed + fewest
     if asked is not None and not open:
         least = held + asked.predicted_peak_bytes  # with less it may run, or be refused later
     if everything.predicted_peak_bytes <= memory:
         return replace(everything, least=least, fewest=fewest)
-    best, made = _find_best(find_candidates(bounds), *shared)
+    best, made = _find_best(find_candidates(bounds), steps, own, costs, memory)
     if best is None:
         raise _describe_least(steps, sizes, memory, disk, least if least > limit else limit + least - held - memory)
     plan = _buffered(best, memory)
+    plan = plan if sizes.theirs is None else _planned(plan.schedule, *shared, buffered=plan.buffer > 0)
     peak = max(plan.predicted_peak_bytes, sizes.fixed + made)
     return replace(plan, predicted_peak_bytes=peak, least=least, fewest=fewest)
 
@@ -254,11 +263,11 @@ def _agreed(
     """Return what was measured as all processes have it: the largest sizes and costs, the least room."""
     names = [one.name for one in fields(costs)]
     costs = Costs(**dict(zip(names, agree(astuple(costs)), strict=True)))
-    unknown = {name: -1 for name in ("nodes", "swapped") if getattr(sizes, name) is None}
+    unknown = {name: -1 for name in ("nodes", "swapped", "theirs") if getattr(sizes, name) is None}
     sizes = replace(_negated(sizes), **unknown)
     *known, room, space, kept = agree((*astuple(sizes), -math.inf if memory is None else -memory, -disk, kept))
     sizes = Sizes(*known)
-    unknown = {name: None for name in ("nodes", "swapped") if getattr(sizes, name) == -1}
+    unknown = {name: None for name in ("nodes", "swapped", "theirs") if getattr(sizes, name) == -1}
     sizes = replace(_negated(sizes), **unknown)
     return sizes, None if room == -math.inf else -int(room), -space, costs, kept
 
@@ -278,7 +287,11 @@ def _planned(
     schedule: Schedule, steps: int, sizes: Sizes, costs: Costs, memory: int | None, *, buffered: bool = False
 ) -> Plan:
     taken = predict(schedule, steps, sizes, costs, buffered=buffered)
-    spare = sizes.restart if memory is not None and spare_tier(schedule, steps) == "memory" else 0
+    is_beside = memory is not None and spare_tier(schedule, steps) == "memory"
+    most = in_memory(
+        sizes,
+        lambda one: predict(schedule, steps, one, costs, buffered=buffered).memory + is_beside * one.restart,
+    )
     return Plan(
         schedule=schedule,
         steps=steps,
@@ -286,7 +299,7 @@ def _planned(
         costs=costs,
         snapshots=taken.snapshots,
         predicted_steps_forward=taken.forward,
-        predicted_peak_bytes=sizes.fixed + taken.memory + spare,
+        predicted_peak_bytes=sizes.fixed + most,
         predicted_disk_bytes=taken.disk,
         predicted_time=taken.time,
         buffer=taken.buffer,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, TypeGuard, final
 
@@ -127,6 +128,12 @@ def predict_from(
     )
 
 
+def in_memory(sizes: Sizes, taken: Callable[[Sizes], int]) -> int:
+    """Return what is *taken* of memory by sizes; what a storage of the user has no room for there is on disk."""
+    most = taken(sizes)
+    return min(most, taken(replace(sizes, theirs=0)) + sizes.theirs) if sizes.theirs else most
+
+
 def spare_tier(schedule: Schedule, steps: int) -> str | None:
     """
     Return where a loop keeps its initial state though its schedule does not; None if it has no need of it.
@@ -166,8 +173,12 @@ def spare_beside_taped(schedule: Schedule, steps: int, sizes: Sizes) -> int:
 
 
 def buffer_of(sizes: Sizes, *, saved: bool = False) -> int:
-    """Return the bytes of the buffers of a writer thread, for restart states or for the saved values of steps."""
-    return BUFFERED_ENTRIES * (sizes.stored_saved if saved else sizes.stored)
+    """
+    Return the bytes of the buffers of a writer thread, for restart states or for the saved values of steps.
+
+    A storage of the user has its own, for which there is room already.
+    """
+    return 0 if sizes.theirs is not None else BUFFERED_ENTRIES * (sizes.stored_saved if saved else sizes.stored)
 
 
 def _time(costs: Costs, steps: int, forward: int, writes: int = 0, reads: int = 0) -> float:
@@ -179,7 +190,8 @@ def _store_all(schedule: StoreAll, steps: int, sizes: Sizes, costs: Costs, *, bu
     if schedule.tier == "memory":
         held, time = others * sizes.taped_beside, _time(costs, steps, steps)
         return Prediction(forward=steps, snapshots=0, memory=held, time=time)
-    buffer, spare = buffer_of(sizes, saved=True) if buffered and others else 0, min(1, others)
+    buffer = buffer_of(sizes, saved=True) if buffered and others else 0
+    spare = min(1, others) if sizes.theirs is None else 0  # of which they take what the schedule says, and no more
     # The costs are those of a restart state.
     size = sizes.stored_saved / max(1, sizes.stored)
     write, read = size * costs.write, size * costs.read
@@ -230,7 +242,8 @@ def bound_bytes(schedule: Mixed | Hierarchical, steps: int, sizes: Sizes) -> tup
     if isinstance(schedule, Hierarchical):
         table, making = _count_table(schedule, steps)
         memory, disk = min(schedule.memory, others), min(schedule.disk, others)
-        held, snapshots = memory * sizes.restart + disk * sizes.listed, min(memory + disk, others)
+        held = in_memory(sizes, lambda sizes: memory * sizes.restart + disk * sizes.listed)
+        snapshots = min(memory + disk, others)
     else:
         table, making = _count_rows(steps, count_rows(schedule.most, schedule.restart, schedule.saved))
         held = schedule.peak(steps, restart=sizes.restart, saved=sizes.taped_beside) + sizes.restart

@@ -74,6 +74,8 @@ class Sizes:
             the function alone takes so many beyond what is in no ledger. A large number where that is not known.
         lent: Part of *saved*, *run* and *seen* that loops in a step hold where there is room, and can do without.
         lent_swept: By how much *sweep* is less without that.
+        theirs: The most bytes of snapshots that a storage of the user has in memory: all restart states go there, and
+            what steps save where its tier is the disk. None without one.
     """
 
     state: int
@@ -97,6 +99,7 @@ class Sizes:
     covered: int = sys.maxsize
     lent: int = 0
     lent_swept: int = 0
+    theirs: int | None = None
 
     def widened(self, saved: int, sweep: int, seen: int) -> Sizes:
         """Return the sizes of a loop of which one step took more; what steps take beside that is as it was."""
@@ -209,12 +212,23 @@ class Sizes:
 
     @property
     def restart(self) -> int:
-        """Bytes of a restart state in memory, with its entries."""
-        return self.state + RESERVE_PER_SNAPSHOT + min(self._others, self.leaves - self.numbers) * ARRAY_BYTES
+        """Bytes of memory of a restart state whose tier is the memory, with its entries."""
+        return self.entry_on_disk if self.theirs == 0 else self.entry + self.data
 
     @property
     def listed(self) -> int:
-        """Bytes of memory of a restart state on disk: its entries, and numbers."""
+        """The same of one whose tier is the disk."""
+        return self.entry_on_disk + (self.data if self.theirs else 0)
+
+    @property
+    def entry(self) -> int:
+        """Bytes of the entries of a restart state in memory, and its numbers, which no ledger counts."""
+        arrays = min(self._others, self.leaves - self.numbers)
+        return RESERVE_PER_SNAPSHOT + arrays * ARRAY_BYTES + self.numbers * NUMBER_BYTES
+
+    @property
+    def entry_on_disk(self) -> int:
+        """The same of one on disk."""
         arrays = min(self._others, self.leaves - self.numbers)
         return RESERVE_PER_SNAPSHOT + LISTED + arrays * ENTRY_BYTES + self.numbers * NUMBER_BYTES
 
@@ -230,8 +244,8 @@ class Sizes:
 
     @property
     def left_behind(self) -> int:
-        """Bytes of memory of a step whose saved values are on disk."""
-        return self.taped + LEFT_BEHIND - (0 if self.nodes is None else self.saved - self.nodes)
+        """Bytes of memory of a step whose saved values have the disk for their tier."""
+        return self.taped + LEFT_BEHIND - (0 if self.nodes is None or self.theirs else self.saved - self.nodes)
 
     def of(self, kept: Snapshot) -> int:
         """Return the bytes of memory of a snapshot beside others."""
