@@ -241,14 +241,19 @@ def bound_bytes(schedule: Mixed | Hierarchical, steps: int, sizes: Sizes) -> tup
     others = max(0, steps - 1)
     if isinstance(schedule, Hierarchical):
         table, making = _count_table(schedule, steps)
-        memory, disk = min(schedule.memory, others), min(schedule.disk, others)
-        held = in_memory(sizes, lambda sizes: memory * sizes.restart + disk * sizes.listed)
-        snapshots = min(memory + disk, others)
+        snapshots = min(schedule.memory + schedule.disk, others)
     else:
         table, making = _count_rows(steps, count_rows(schedule.most, schedule.restart, schedule.saved))
-        held = schedule.peak(steps, restart=sizes.restart, saved=sizes.taped_beside) + sizes.restart
         snapshots = min(others, schedule.most // min(schedule.restart, schedule.saved))
-    return max(held + table + count_tuples(snapshots), making), making
+
+    def taken(sizes: Sizes) -> int:
+        if isinstance(schedule, Hierarchical):
+            held = min(schedule.memory, others) * sizes.restart + min(schedule.disk, others) * sizes.listed
+        else:
+            held = schedule.peak(steps, restart=sizes.restart, saved=sizes.taped_beside) + sizes.restart
+        return max(held + table + count_tuples(snapshots), making)
+
+    return in_memory(sizes, taken), making
 
 
 def _count_table(schedule: Mixed | Hierarchical, steps: int) -> tuple[int, int]:
