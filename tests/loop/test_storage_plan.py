@@ -38,6 +38,7 @@ def recorded() -> Recorded:
 STORAGES: dict[str, Callable[[], Storage]] = {
     "memory": Memory,
     "disk": Disk,
+    "buffer": lambda: Disk(buffer=2 * STATE + 2**14),
     "tiered": lambda: Tiered(4 * STATE, Disk()),
     "roomy": lambda: Tiered(64 * STATE, Disk()),
 }

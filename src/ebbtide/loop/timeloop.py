@@ -200,7 +200,7 @@ def _taped_loop(
         values.clear()  # a loop that takes no step has one copy, like that of the function alone
         return run_plain(step, leaves, structure, 0, inputs, options)
     room = Room(ledger, allowed, budget, options.storage)
-    room.whole.meet(leaves, inputs, tape.pager)
+    room.whole.meet(leaves, inputs, tape.pager, 0 if options.storage is None else options.storage.buffer_nbytes)
     nodes = [region.node(leaf) for leaf in leaves]
     leaves.clear()
     resumption, directory = _find_journal(options, stepper, values, length if options.until is None else None)

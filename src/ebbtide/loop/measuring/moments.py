@@ -173,10 +173,11 @@ class Moments:
 
     def _buffered(self, course: Course) -> int:
         """Return the bytes in buffers: on the way back no more than is left on disk, and what was read last."""
-        if not course.position.forward_ended:
+        position, sizes = course.position, self.plan.sizes
+        if not position.forward_ended and sizes.theirs is None:  # of two entries
             return course.buffer
-        sizes = self.plan.sizes
-        return min(course.buffer, (course.position.on_disk + 1) * max(sizes.stored, sizes.stored_saved))
+        on_disk = position.on_disk if sizes.theirs is None else len(position.snapshots)
+        return min(course.buffer, (on_disk + 1) * max(sizes.stored, sizes.stored_saved))
 
     def _size_of(self, kept: Snapshot, course: Course) -> int:
         is_taped = (kept.kind, kept.tier) == ("saved", "memory")

@@ -58,9 +58,9 @@ class Whole:
     """
 
     __slots__ = (
-        "_around", "_asked", "_before", "_begun", "_beside", "_each", "_given", "_gone", "_inner", "_kept", "_leaf",
-        "_ledger", "_measured", "_met", "_most", "_moved", "_others", "_outputs", "_passed", "_reached", "_saved",
-        "_state", "_sums", "_traced", "_unreached", "_widest", "_within", "available", "is_outgrown",
+        "_around", "_asked", "_before", "_begun", "_beside", "_buffer", "_each", "_given", "_gone", "_inner", "_kept",
+        "_leaf", "_ledger", "_measured", "_met", "_most", "_moved", "_others", "_outputs", "_passed", "_reached",
+        "_saved", "_state", "_sums", "_traced", "_unreached", "_widest", "_within", "available", "is_outgrown",
     )  # fmt: skip
 
     def __init__(self, ledger: Ledger) -> None:
@@ -74,13 +74,14 @@ class Whole:
         self._each: int | None = None  # bytes that steps to come are expected to save; None for as many as planned
         self._asked: list[tuple[int, int]] = []
         # When it began: the peak, what the ledger had beside what loops held, and this.
-        self._begun, self._state, self._measured = (0, 0, 0), 0, 0
+        self._begun, self._state, self._measured, self._buffer = (0, 0, 0), 0, 0, 0
         self._inner: LoopsInside | None = None
         # Bytes that a step saved at most, and is expected to; and of the state before the last one that the ledger had.
         self._widest, self._most, self._met, self.is_outgrown = 0, sys.maxsize, 0, False
 
-    def meet(self, leaves: list[Any], inputs: Any, pager: Pager | None) -> None:
-        """Take note of inputs, and of the initial state as the function made it, which it may hold to its end."""
+    def meet(self, leaves: list[Any], inputs: Any, pager: Pager | None, buffer: int) -> None:
+        """Take note of inputs, of the initial state, which the function may hold to its end, and of their buffer."""
+        self._buffer = buffer  # which is in no plan, as there is room for it
         if self._ledger.report is not None:
             traced = _on_tape(leaves)
             self._reach([*traced, *_on_tape(flatten(inputs)[0])])
@@ -182,7 +183,7 @@ class Whole:
             beyond = self._follow(plan, Course(Position(steps=plan.steps)))
         else:
             beyond = _bytes_beyond(plan, traced, self._within, bounded=available is not None)
-            beyond += beside * count_saved(plan.schedule, plan.steps)
+            beyond += beside * count_saved(plan.schedule, plan.steps) + self._buffer
         report.within = max(report.within, beyond)
         peak = plan.predicted_peak_bytes + beyond
         if available is not None and (extra or not is_followed) and not (is_followed and self._inner):
@@ -250,10 +251,9 @@ class Whole:
             return
         shown = [nbytes for step, nbytes in _bytes_of_steps(rule).items() if step]
         self._each, self._widest = max(shown, default=None), 0
-        if self._inner is None:
-            plan = self.changed(rule, known)
-        else:  # what loops in steps take was followed from the beginning
-            plan = known.with_whole(known.predicted_whole_bytes, report.allocated_peak)
+        # What loops in steps take was followed from the beginning.
+        followed = known.with_whole(known.predicted_whole_bytes, report.allocated_peak)
+        plan = self.changed(rule, known) if self._inner is None else followed
         assert plan.predicted_whole_bytes is not None
         more = plan.predicted_whole_bytes - known.predicted_whole_bytes
         # Of what has been held by now the profile's own part was in the prediction before.
@@ -300,7 +300,7 @@ class Whole:
     def _follow(self, plan: Plan, course: Course, *, others: int = 0) -> int:
         """Return the same as `_bytes_beyond`, moment by moment, which may be less than nothing."""
         available = None if self.available is None else self.available - others
-        course.buffer = plan.buffer
+        course.buffer = plan.buffer + self._buffer
         moments = self.moments(plan, available)
         most = moments.most(course)
         if moments.limit is not None and self._unreached:
