@@ -118,8 +118,7 @@ def first_steps(
     begun, sizes, plain, held = _measure_first(stepper, values, account, mark, allowed, rows, gaining)
     sizes = sizes if earlier is None else sizes.with_alone(*earlier.alone)
     whole.see(begun.first, sizes, held)
-    held_first = held
-    held -= claim(stepper.region, account, account.lenders_before(mark), held, sizes, steps)
+    held_first, held = held, held - claim(stepper.region, account, account.lenders_before(mark), held, sizes, steps)
     available = room_beside(account, held)
     if available is not None and sizes.fixed + sizes.restart > available:
         sizes = without_spare(begun.values, begun.first, sizes, account, mark)
@@ -145,18 +144,14 @@ def first_steps(
         measured.first.close()
         fitting = partial(planned, schedule=options.schedule, costs=options.costs, memory=error.least - outside["held"])
         root, waits = ledger.refusals if options.budget is None else (None, [])
-        own, smallest = _refusal(error, measured, fitting, waits=root is stepper.region.root)
-        common.append(of_all(own))
-        if smallest is not None:
-            waits.append((common[0], smallest))
+        common.append(_refusal(error, measured, fitting, waits if root is stepper.region.root else None))
         raise common[0] from None
-    first = measured.first
-    plan = whole.predict(plan, available, steps * bytes_of(first.outputs), held)
+    plan = whole.predict(plan, available, steps * bytes_of(measured.first.outputs), held)
     if within.inner:
         # A later plan, where there is less, has to try: loops in the steps ask for what they need.
         plan = replace(plan, sizes=replace(plan.sizes, run=own.run + plan.sizes.saved - own.saved))
     plan = plan.with_measuring(begun.lifting, None)
-    first = begun.from_the_users(stepper, values, first, account, allowed)
+    first = begun.from_the_users(stepper, values, measured.first, account, allowed)
     if report is None:
         return first, plan, None
     seconds = time.perf_counter() - start
@@ -290,19 +285,32 @@ def _with_less_inside(measured: _Measured, plan: Plan, mark: Mark, held: int, ou
 
 
 def _refusal(
-    error: BudgetError, measured: _Measured, smallest: Callable[[], Plan], *, waits: bool
-) -> tuple[BudgetError, Plan | None]:
+    error: BudgetError, measured: _Measured, smallest: Callable[[], Plan], waits: list[Any] | None
+) -> BudgetError:
     """
-    Return a refusal that names what does for loops in the step, too, and on disk for a schedule that was asked for.
+    Return the refusal of all processes of the run.
 
     Args:
         error: That of the loop alone.
         measured: The loop.
         smallest: Makes the plan that would fit just so.
-        waits: Whether it can wait until the step around is measured.
+        waits: Where it is noted with that plan, if it can wait until the step around is measured; else None.
+    """
+    mine, plan = _own_refusal(error, measured, smallest, waits=waits is not None)
+    found = of_all(mine)
+    if plan is not None and waits is not None:
+        waits.append((found, replace(plan, least=mine.least)))
+    return found
+
+
+def _own_refusal(
+    error: BudgetError, measured: _Measured, smallest: Callable[[], Plan], *, waits: bool
+) -> tuple[BudgetError, Plan | None]:
+    """
+    Return a refusal that names what does for loops in the step, too, and on disk for a schedule that was asked for.
 
     Returns:
-        (the refusal, that plan if it waits; else None).
+        (the refusal, the smallest plan if it can wait; else None).
     """
     if error.least_disk:
         return error, None  # a want of disk is told at once: no memory does for it, whatever the step around takes
@@ -317,8 +325,7 @@ def _refusal(
         return BudgetError(f"{error} {lacking}", max(error.least, lacking.least), lacking.least_disk), None
     if plan is None or is_alone:
         return error, None
-    error = within.larger(error, plan)
-    return error, replace(plan, least=error.least) if waits else None
+    return within.larger(error, plan), plan
 
 
 def _measure_first(
