@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+import os
 from collections.abc import Callable
 from itertools import product
 from pathlib import Path
@@ -13,7 +14,7 @@ import pytest
 from tests.measure import find_least, peak_bytes
 from tests.scale import sample
 
-from ebbtide import Budget, BudgetError, checkpoint, grad, hvp, profile, timeloop, value_and_grad, vjp
+from ebbtide import Budget, BudgetError, checkpoint, grad, hvp, primitive, profile, timeloop, value_and_grad, vjp
 from ebbtide.loop.planning.sizes import RESERVE
 from ebbtide.schedules import Costs, Hierarchical, Mixed, Periodic, Revolve, StoreAll
 from ebbtide.storage import Disk
@@ -303,3 +304,36 @@ def test_what_is_written_into_the_state(name: str) -> None:
     assert value_and_grad(checkpointed)(k, c)[0] == checkpointed(k, c)
     check_grads(total, k, c, order=1)
     check_grads(checkpointed, k, c, order=1)
+
+
+@pytest.mark.parametrize("since", [10.0, 2.4])
+@pytest.mark.parametrize("failed", [3, 7, 9])
+def test_what_a_condition_uses_is_no_static_value(
+    failed: int, since: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What until= alone computes with has no derivative, and is not missed where a run goes on that was left."""
+    monkeypatch.setenv("RAN", "0")
+
+    def seen(g: Any) -> Any:
+        monkeypatch.setenv("RAN", str(int(os.environ["RAN"]) + 1))
+        if os.environ["RAN"] == os.environ["FAILED"]:
+            raise ArithmeticError
+        return g
+
+    copied = primitive(lambda u: seen(np.array(u)), vjp=(seen,))
+
+    def total(u: Any, k: Any) -> Any:
+        def until(v: Any) -> Any:
+            return np.sum(v) < since and np.sum(v) < 2.2 * (k * 2.0 > 1.0)
+
+        return k * np.sum(timeloop(lambda v, i: np.sin(copied(v)), u, until=until, max_steps=7, resume_every=1))
+
+    def slopes(failing: int, resume: Path | None = None) -> list[bytes]:
+        monkeypatch.setenv("RAN", "0")
+        monkeypatch.setenv("FAILED", str(failing))
+        return [x.tobytes() for x in grad(total, (0, 1), resume=resume)(np.ones(4), np.float64(1.2))]
+
+    expected = slopes(-1)
+    with pytest.raises(ArithmeticError):
+        slopes(failed, tmp_path / "run")
+    assert slopes(-1, tmp_path / "run") == expected

@@ -164,6 +164,42 @@ def check_disagreeing(group: Group) -> None:
             assert list(directory.iterdir()) == []
 
 
+def check_late_statics(group: Group) -> None:
+    """Ranks that use something from outside later than others run the same steps again where a killed run goes on."""
+    last = group.rank == group.size - 1
+
+    def until(u: Any) -> bool:
+        return bool(mpi.allreduce(np.sum(np.abs(u)), group.comm) > 1e6)
+
+    def functional(u: Any, k: Any, condition: Any) -> Any:
+        def step(u: Any, i: int) -> Any:
+            os.environ["COUNT"] = str(int(os.environ["COUNT"]) + 1)
+            if last and os.environ["COUNT"] == os.environ["PLACE"]:
+                raise ArithmeticError
+            if condition is None and i >= 2:
+                u = u + 0.1 * mpi.allreduce(np.sum(u), group.comm)
+            return np.sin(u * k) if last and i >= 5 else np.sin(u)
+
+        length = {"steps": STEPS} if condition is None else {"until": condition, "max_steps": STEPS}
+        return np.sum(eb.timeloop(step, u, **length, **RESUME))
+
+    def run(directory: Path | None, condition: Any, place: int = -1) -> list[bytes]:
+        os.environ.update(COUNT="0", PLACE=str(place))
+        with mpi.distributed(group.comm):
+            found = eb.grad(functional, (0, 1), resume=directory)(np.ones(4), np.float64(1.1), condition)
+        return [array.tobytes() for array in found]
+
+    with group.directory() as directory:
+        for condition in (None, until):
+            expected = run(None, condition)
+            for place in (4, 8, STEPS):
+                with refused((ArithmeticError, RankError), ""):
+                    run(directory / "run", condition, place)
+                group.meet()
+                assert run(directory / "run", condition) == expected
+                group.meet()
+
+
 def check_refusals_alike(group: Group) -> None:
     """What all ranks agree to refuse is the same error on each of them, however late one of them hears of it."""
     for _ in range(20):

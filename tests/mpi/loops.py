@@ -272,6 +272,25 @@ def measured(group: Group, comm: Any, directory: Path, steps: int, passed: Calla
         return eb.grad(functional, budget=budget)(group.random((1000,), np.float64, 1))
 
 
+def check_forecasts(group: Group) -> None:
+    """What a sweep is going to take is found without a word to the others, also where parts are large on some ranks."""
+    asked: list[str] = []
+    comm = Counting(group.comm, asked)
+
+    def gathering(u: Any, i: int) -> Any:
+        return u + 0.1 * np.mean(np.sin(mpi.allgather(u, comm)))
+
+    def largest(u: Any, i: int) -> Any:
+        return u + 0.1 * np.mean(mpi.allreduce(np.sin(np.arange(600.0) * u[0]), comm, "max"))
+
+    # Of an extreme, who has it is asked of all in the sweep.
+    for step, names in ((gathering, ["Iallgatherv", "Ireduce_scatter"]), (largest, 3 * ["Iallreduce"])):
+        asked.clear()
+        eb.grad(lambda u, step=step: np.sum(eb.timeloop(step, u, 5)))(np.ones(400 + 200 * group.rank))
+        found = sorted([name for name in asked if name in names])
+        assert found == sorted(5 * names), found
+
+
 def check_hot_path(group: Group) -> None:
     """From the plan to the end of a sweep ranks with a file each ask each other nothing but what the steps do."""
     totals = []

@@ -17,7 +17,7 @@ SOME = (
     "loops@3", "timed_loops@2", "wide_steps@3", "hot_path@4", "second_order@2", "contract@2", "faults@2",
     "other_counts@3", "behind@2", "static@2", "thinned@2", "refusals_alike@4", "killed_between@3", "no_directory@2",
     "no_room@2", "times@2", "leaks@4", "disagreeing@3", "told@3", "unused_loops@2",
-    "constant_loops@3", "unlike_loops@3", "minimize@3",
+    "constant_loops@3", "unlike_loops@3", "minimize@3", "forecasts@2", "leasts@2", "late_statics@2",
 )  # fmt: skip
 PROGRAMS = ("page@2", "job@2", "training@2")
 

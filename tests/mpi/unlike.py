@@ -12,7 +12,7 @@ import ebbtide as eb
 from ebbtide import mpi
 from ebbtide.errors import ScheduleError
 from ebbtide.optimize import Control, ReducedFunctional, minimize
-from ebbtide.schedules import Costs, Revolve
+from ebbtide.schedules import Costs, Mixed, Revolve, StoreAll
 
 
 def check_constant_loops(group: Group) -> None:
@@ -78,6 +78,52 @@ def check_unlike_loops(group: Group) -> None:
                 eb.grad(f, **options)(x)
             group.meet()
         assert list(directory.iterdir()) == []
+
+
+def check_leasts(group: Group) -> None:
+    """Ranks whose parts differ, and what they hold before a loop, refuse it with one least, at which it runs."""
+    rank, u = group.rank, np.ones(3000 + 2000 * group.rank)
+
+    def step(v: Any, i: int) -> Any:
+        return np.sin(v) + 1e-3 * mpi.allreduce(np.sum(v), group.comm)
+
+    def held(v: Any) -> Any:
+        for _ in range(2 + 3 * rank):
+            v = np.sin(v * v)
+        return eb.timeloop(step, v, 9)
+
+    def wider(v: Any) -> Any:
+        for _ in range(2 + rank):
+            v = np.sin(np.concatenate([v, v, v]))[: v.size] + v
+        return eb.timeloop(step, v[:100], 9)
+
+    def nested(v: Any) -> Any:
+        return eb.timeloop(lambda w, i: eb.timeloop(step, np.sin(w) * w, 5), v, 7)
+
+    def asked(v: Any, schedule: Any) -> Any:
+        return eb.timeloop(step, np.sin(v) * v, 12, schedule=schedule)
+
+    revolve, mixed, stored = (partial(asked, schedule=s) for s in (Revolve(4), Mixed(5, 1, 2), StoreAll("disk")))
+    for inner, disk in (
+        (held, 0), (held, 1000), (wider, 0), (nested, 0), (revolve, 0), (mixed, 0), (stored, 1000),
+    ):  # fmt: skip
+        whole = lambda v, inner=inner: mpi.total(np.sum(inner(v)), group.comm)
+        refusals = [(eb.Budget(memory=1, disk=disk), "")]
+        while (found := refusal_of(group, whole, u, refusals[-1][0])) is not None:
+            assert group.comm.allgather(found) == [found] * group.size
+            refusals.append(found)
+            assert len(refusals) < 16, refusals
+        assert len(refusals) > 1, inner
+
+
+def refusal_of(group: Group, functional: Any, u: Any, budget: eb.Budget) -> tuple[eb.Budget, str] | None:
+    """Return the budget that an error names, and its text; None where the gradient fits."""
+    try:
+        with mpi.distributed(group.comm):
+            eb.grad(functional, budget=budget)(u)
+    except eb.BudgetError as error:
+        return eb.Budget(memory=error.least, disk=max(error.least_disk, budget.disk)), str(error)
+    return None
 
 
 def check_minimize(group: Group) -> None:

@@ -220,8 +220,8 @@ class LoopRule(JointRule):
         return after.ended(done.stop) if is_last else after
 
     def _is_end(self) -> bool:
-        """Return whether an open loop ends with the working state."""
-        with self._region.running(self.bypass):
+        """Return whether an open loop ends with the working state; what that uses from outside has no derivative."""
+        with self._region.running(self.bypass), self.bypass.forgetting():
             return self.stepper.holds(self._until, self.state)
 
     def _advance(self, action: Forward, first: Any) -> int:

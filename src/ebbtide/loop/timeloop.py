@@ -205,10 +205,10 @@ def _taped_loop(
     leaves.clear()
     resumption, directory = _find_journal(options, stepper, values, length if options.until is None else None)
     try:
-        with refusing_before(tape, nodes, None if budget else allowed), room.limited(), Heap():
+        with refusing_before(tape, nodes, None if budget else allowed) as common, room.limited(), Heap():
             hold_buffer(ledger, options.storage)
             earlier = None if resumption is None or options.schedule is not None else resumption.find_plan()
-            beside = room.disk, room.whole, gradient_nbytes(region, inputs), earlier
+            beside = room.disk, room.whole, gradient_nbytes(region, inputs), earlier, common
             first, plan, report = first_steps(stepper, values, length, options, allowed, *beside)
             if resumption is not None:
                 resumption.begin(first.after, verify=options.verify)

@@ -51,7 +51,10 @@ def _found(array: Any, *, comm: Any, op: str) -> np.ndarray:
 
 def _share(array: Any, out: Any, comm: Any) -> Any:
     """Return the part of the derivative that this rank has: all, or as much as each of those that are equal."""
-    here = np.asarray(bottom(array) == bottom(out), type_of(array).dtype)
+    mine = bottom(array)
+    if type(mine) is ArrayType:
+        raise TypeError("Who has an extreme is asked of values: without them no rank is to wait for the others.")
+    here = np.asarray(mine == bottom(out), type_of(array).dtype)
     kind = ArrayType(here.shape, here.dtype)
     return here / np.maximum(Sum(comm, kind, kind).run(here), 1)
 

@@ -15,6 +15,7 @@ import numpy as np
 
 from ebbtide.arrays.abstract import AbstractTrace
 from ebbtide.arrays.array_type import ArrayType, owner_of, type_of
+from ebbtide.arrays.context import outside
 from ebbtide.arrays.primitive import BORROWED, FRESH, PASSED, Primitive, Pull
 from ebbtide.arrays.traced import TracedArray
 from ebbtide.errors import EbbtideError
@@ -170,7 +171,9 @@ def _watched(pull: Pull, g: Any, kind: ArrayType, params: Any, saved: list[Any])
         values = [abstract_form(value, trace) for value in saved]
         for array in [array for value in values for array in arrays_of_form(value)]:
             watch.put(array, _Block(0))  # a view of it takes nothing
-        result = pull.rule(cotangent, kind, params, *values)
+        # The function around may still run: on its tapes a rule that communicates would be recorded, and swept later.
+        with outside():
+            result = pull.rule(cotangent, kind, params, *values)
         arrays = arrays_of_form(result)
         if not arrays:
             return _guessed(pull, g, kind, saved)  # made of constants

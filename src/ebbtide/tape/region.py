@@ -14,7 +14,8 @@ where Python would make a complex number of a NumPy float, as the taped one has 
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
 from types import TracebackType
 from typing import Any, final
 
@@ -105,6 +106,16 @@ class Bypass:
         """Note the static values that were met on a tape of the region."""
         for key, (_, met) in tape.statics.items():
             self.statics[key] = met
+
+    @contextmanager
+    def forgetting(self) -> Iterator[None]:
+        """Run the block, in which the user's code only looks at values: what it meets is no static value of a step."""
+        known = len(self.statics)
+        try:
+            yield
+        finally:
+            for key in [*self.statics][known:]:
+                del self.statics[key]
 
     def first_met(self, array: TracedArray) -> TracedArray:
         """Return an array from outside as the region met it first."""

@@ -35,7 +35,7 @@ from ebbtide.loop.measuring.timing import (
 )
 from ebbtide.loop.measuring.transfers import with_transfers
 from ebbtide.loop.measuring.whole import Whole
-from ebbtide.loop.measuring.within import Within
+from ebbtide.loop.measuring.within import Within, of_all
 from ebbtide.loop.planning.candidates import forget_table
 from ebbtide.loop.planning.plan import Earlier, Plan, Sizes
 from ebbtide.loop.stepping.given import in_region
@@ -97,12 +97,13 @@ def first_steps(
     whole: Whole,
     rows: int,
     earlier: Earlier | None,
+    common: list[BudgetError],
 ) -> tuple[First, Plan, Any]:
     """
     Run the first step on a tape, measure it, and make the plan; where that is a choice, measure it by the clock.
 
-    What an *earlier* run of the same call chose is taken again if it fits. The third result is the report of the loop;
-    None without one.
+    What an *earlier* run of the same call chose is taken again if it fits. What all processes refuse goes to *common*.
+    The third result is the report of the loop; None without one.
 
     Raises:
         BudgetError: There is no plan; the first step is given up, which the traceback would hold.
@@ -117,8 +118,7 @@ def first_steps(
     begun, sizes, plain, held = _measure_first(stepper, values, account, mark, allowed, rows, gaining)
     sizes = replace(sizes if earlier is None else sizes.with_alone(*earlier.alone), theirs=disk.theirs)
     whole.see(begun.first, sizes, held)
-    held_first = held
-    held -= claim(stepper.region, account, account.lenders_before(mark), held, sizes, steps)
+    held_first, held = held, held - claim(stepper.region, account, account.lenders_before(mark), held, sizes, steps)
     available = room_beside(account, held)
     if available is not None and sizes.fixed + sizes.restart > available:
         sizes = without_spare(begun.values, begun.first, sizes, account, mark)
@@ -144,14 +144,14 @@ def first_steps(
         measured.first.close()
         fitting = partial(planned, schedule=options.schedule, costs=options.costs, memory=error.least - outside["held"])
         root, waits = ledger.refusals if options.budget is None else (None, [])
-        raise _refusal(error, measured, fitting, waits if root is stepper.region.root else None) from None
-    first = measured.first
-    plan = whole.predict(plan, available, steps * bytes_of(first.outputs), held)
+        common.append(_refusal(error, measured, fitting, waits if root is stepper.region.root else None))
+        raise common[0] from None
+    plan = whole.predict(plan, available, steps * bytes_of(measured.first.outputs), held)
     if within.inner:
         # A later plan, where there is less, has to try: loops in the steps ask for what they need.
         plan = replace(plan, sizes=replace(plan.sizes, run=own.run + plan.sizes.saved - own.saved))
     plan = plan.with_measuring(begun.lifting, None)
-    first = begun.from_the_users(stepper, values, first, account, allowed)
+    first = begun.from_the_users(stepper, values, measured.first, account, allowed)
     if report is None:
         return first, plan, None
     seconds = time.perf_counter() - start
@@ -288,7 +288,7 @@ def _refusal(
     error: BudgetError, measured: _Measured, smallest: Callable[[], Plan], waits: list[Any] | None
 ) -> BudgetError:
     """
-    Return a refusal that names what does for loops in the step, too, and on disk for a schedule that was asked for.
+    Return the refusal of all processes of the run.
 
     Args:
         error: That of the loop alone.
@@ -296,23 +296,36 @@ def _refusal(
         smallest: Makes the plan that would fit just so.
         waits: Where it is noted with that plan, if it can wait until the step around is measured; else None.
     """
+    mine, plan = _own_refusal(error, measured, smallest, waits=waits is not None)
+    found = of_all(mine)
+    if plan is not None and waits is not None:
+        waits.append((found, replace(plan, least=mine.least)))
+    return found
+
+
+def _own_refusal(
+    error: BudgetError, measured: _Measured, smallest: Callable[[], Plan], *, waits: bool
+) -> tuple[BudgetError, Plan | None]:
+    """
+    Return a refusal that names what does for loops in the step, too, and on disk for a schedule that was asked for.
+
+    Returns:
+        (the refusal, the smallest plan if it can wait; else None).
+    """
     if error.least_disk:
-        return error  # a want of disk is told at once: no memory does instead of it, whatever the step around takes
+        return error, None  # a want of disk is told at once: no memory does for it, whatever the step around takes
     within, asked = measured.within, measured.options.schedule
-    is_alone = waits is None and not within.refused
+    is_alone = not waits and not within.refused
     is_asked = asked is not None and not isinstance(asked, (Hierarchical, Mixed))  # whose table has no room here
     try:
         plan = smallest() if is_asked or not is_alone else None
     except BudgetError:
         plan = None
     if plan is not None and is_asked and (lacking := _lacking_disk(plan, measured)) is not None:
-        return BudgetError(f"{error} {lacking}", max(error.least, lacking.least), lacking.least_disk)
+        return BudgetError(f"{error} {lacking}", max(error.least, lacking.least), lacking.least_disk), None
     if plan is None or is_alone:
-        return error
-    error = within.larger(error, plan)
-    if waits is not None:
-        waits.append((error, replace(plan, least=error.least)))
-    return error
+        return error, None
+    return within.larger(error, plan), plan
 
 
 def _measure_first(
@@ -344,11 +357,14 @@ def _measure_first(
 def _lacking_disk(plan: Plan, measured: _Measured) -> BudgetError | None:
     """Return the error for a plan, of a schedule that was asked for, that stores more on disk than there is."""
     disk, allowed, needed = measured.disk, measured.allowed, plan.predicted_disk_bytes
-    if allowed is None or measured.options.storage is not None or not agree(needed > disk.left):
+    if allowed is None or measured.options.storage is not None:
         return None
-    least = needed + max(0, allowed.disk - disk.left)  # beside what others have of it
+    # Beside what others have of it.
+    is_short, least, used_up = agree((needed > disk.left, needed + max(0, allowed.disk - disk.left), -disk.left))
+    if not is_short:
+        return None
     return BudgetError(
-        f"{plan.schedule} stores {needed} bytes ({format_bytes(needed)}) on disk, and the budget has {disk.left} bytes "
+        f"{plan.schedule} stores {needed} bytes ({format_bytes(needed)}) on disk, and the budget has {-used_up} bytes "
         f"of it left. Give the budget {least} bytes of disk, or the loop another schedule.",
         plan.least,
         least,

@@ -210,7 +210,7 @@ def run_first(stepper: Stepper, values: list[Any], ledger: Ledger, allowed: Budg
     beyond = taken if unlisted is None or ledger.lendings == lendings else unlisted
     traced = None if peak is None else peak.nbytes
     dead = max(0, held.nbytes - ledger.live - ledger.given_up + given_up)
-    refused = max([error.least for error, _ in refusals], default=0)
+    refused = max([plan.least for _, plan in refusals], default=0)  # of this process, as what it holds
     return First(record, (after, output), timed, is_busy, taken, beyond, unlisted, dead, traced, refused)
 
 

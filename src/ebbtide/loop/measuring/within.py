@@ -21,9 +21,11 @@ from ebbtide.tape.node import Node
 
 
 @contextmanager
-def refusing_before(tape: Any, nodes: list[Node | None], allowed: Budget | None) -> Iterator[None]:
+def refusing_before(tape: Any, nodes: list[Node | None], allowed: Budget | None) -> Iterator[list[BudgetError]]:
     """
     Have a refusal of a loop name what does for the sweep of the code before it, too.
+
+    The block gets a list, and puts there what all processes of a run refuse: they name one least.
 
     Args:
         tape: The tape that the loop is going to be on.
@@ -33,8 +35,9 @@ def refusing_before(tape: Any, nodes: list[Node | None], allowed: Budget | None)
     Raises:
         BudgetError: What is in the block was refused.
     """
+    common: list[BudgetError] = []
     try:
-        yield
+        yield common
     except BudgetError as error:
         pager, ledger = tape.pager, tape.ledger
         if allowed is None or pager is None or ledger.limit is None or in_region(current().capture):
@@ -42,6 +45,7 @@ def refusing_before(tape: Any, nodes: list[Node | None], allowed: Budget | None)
         seeds = [(node,) for node in dict.fromkeys(nodes) if node is not None]
         sweep = pager.forecast(seeds, [(True, True)] * len(seeds), paged=pager.on_disk, bare=True)
         least = max(sweep.peak, sweep.least) + ledger.binding(allowed.memory) - ledger.limit
+        least = agree(least) if common else least
         if least <= error.least:
             raise
         raise _with_more(error, "The sweep of the code before it takes more.", least) from error
@@ -103,6 +107,15 @@ class Within:
         if not self.refused or least <= error.least:
             return error
         return _with_more(error, "Loops in its steps take more.", least)
+
+
+def of_all(error: BudgetError) -> BudgetError:
+    """Return what all processes of the run refuse: each says what it takes, and all name what the largest does."""
+    least, least_disk = agree((error.least, error.least_disk))
+    if (least, least_disk) == (error.least, error.least_disk):
+        return error
+    mine, largest = (f"{one} bytes ({format_bytes(one)}) of memory" for one in (error.least, least))
+    return BudgetError(str(error).replace(mine, largest), least, least_disk)
 
 
 def _refusal(plan: Plan, least: int) -> BudgetError:

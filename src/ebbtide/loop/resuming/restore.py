@@ -77,7 +77,10 @@ def _meet_statics(rule: Any, resumption: Resumption, anchors: tuple[int, ...]) -
             bypass.lift(array)
         resumption.check_statics([*bypass.statics.values()], rule.position.steps)
         return 0
-    for target in sorted({step for step, *_ in resumption.statics} - {0}):
+    left, end = [step for step, *_ in resumption.statics if step], rule.position.steps
+    # The others may wait for this process in a step that runs again, whether they need it or not.
+    while (target := -agree(-min(left, default=end))) < end:
+        left = [step for step in left if step > target]
         near = _nearest(resumption, [step for step in anchors if done < step <= target])
         done, state = near or (done, state or _copied(rule.state))
         del near
