@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import numpy as np
 import pytest
 from scipy import interpolate as original
 from scipy.sparse.linalg import spsolve
 from tests.measure import peak_bytes
 
-from ebbtide import TraceError, grad, jit, jvp, vjp, vmap
+from ebbtide import Budget, BudgetError, TraceError, checkpoint, grad, jit, jvp, timeloop, vjp, vmap
 from ebbtide.scipy.interpolate import CubicSpline, PchipInterpolator, RegularGridInterpolator
 from ebbtide.scipy.interpolate.hermite import hermite, slopes_of_shape
 from ebbtide.testing import check_grads
@@ -240,3 +242,42 @@ def test_slopes_of_splines_are_scipys(count, ends):
     found = jvp(lambda y: CubicSpline(x, y, bc_type=ends)(points), (y,), (along,))[1]
     plain = [original.CubicSpline(x, values, bc_type=ends)(points) for values in (y + along, y)]
     np.testing.assert_allclose(found, plain[0] - plain[1], rtol=1e-12, atol=1e-12)
+
+
+LINE, SQUARE = np.linspace(0, 1, 10_000), (np.linspace(0, 1, 100),) * 2
+ALONG, WITHIN = np.linspace(0.01, 0.99, LINE.size), RANDOM.uniform(0.01, 0.99, (LINE.size, 2))
+ON_SQUARE = np.cos(SQUARE[0])[:, None] * SQUARE[1] / 2 + 0.25
+# Interpolations by values and by points, and what they are of.
+MANY = {
+    "spline, values": (lambda y: CubicSpline(LINE, y)(ALONG), np.sin(5 * LINE)),
+    "spline, points": (lambda x: CubicSpline(LINE, LINE**2)(0.01 + 0.98 * x), ALONG),
+    "pchip, values": (lambda y: PchipInterpolator(LINE, y)(ALONG), np.sin(5 * LINE)),
+    "pchip, points": (lambda x: PchipInterpolator(LINE, LINE**2)(0.01 + 0.98 * x), ALONG),
+    "linear, values": (lambda y: RegularGridInterpolator(SQUARE, y)(WITHIN).reshape(y.shape), ON_SQUARE),
+    "cubic, points": (lambda x: x * RegularGridInterpolator(SQUARE, ON_SQUARE, "cubic")(x)[:, None], WITHIN),
+}
+AROUND = {
+    "nothing": lambda f, x: np.sum(f(x) ** 2),
+    "a checkpoint": lambda f, x: np.sum(checkpoint(f)(x) ** 2),
+    "a loop": lambda f, x: np.sum(timeloop(lambda u, _: f(u), x, 8) ** 2),
+}
+
+
+@pytest.mark.parametrize(("name", "around", "disk"), list(product(MANY, AROUND, [0, 2**30])))
+def test_the_first_least_is_enough(name, around, disk):
+    """What a pull takes is followed in any budget: a gradient runs in the least that its first refusal names."""
+    step, x = MANY[name]
+    f = lambda x: AROUND[around](step, x)
+    expected, found = grad(f)(x), []
+
+    def refused(memory):
+        with pytest.raises(BudgetError) as error:
+            grad(f, budget=Budget(memory, disk))(x)
+        return error.value.least
+
+    # With less than a step saves, loops cannot try what its rules take: that is told by the second refusal.
+    least, alone = refused(4 * x.nbytes), peak_bytes(lambda: f(x))
+    assert peak_bytes(lambda: found.append(grad(f, budget=Budget(least, disk))(x))) - alone <= least
+    assert np.array_equal(found[0], expected)
+    if not disk:
+        assert refused(least - 1) == least

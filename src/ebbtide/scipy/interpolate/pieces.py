@@ -9,8 +9,10 @@ import numpy as np
 from ebbtide.arrays.array_type import ArrayType
 from ebbtide.arrays.batched import by_members
 from ebbtide.arrays.containers import as_operand
+from ebbtide.arrays.context import entered
 from ebbtide.arrays.primitive import FRESH, Primitive, Pull, constant_like, matched, promoted
 from ebbtide.arrays.traced import TracedArray
+from ebbtide.ledger import Ledger
 from ebbtide.transforms.forward import jvp
 from ebbtide.transforms.pullback import vjp
 
@@ -48,13 +50,11 @@ def _operation(name: str, *, is_linear: bool = True, moves: bool = True) -> Prim
 
     def pull_values(g: Any, kind: ArrayType, params: Any, points: Any, *values: Any) -> Any:
         at = values[0] if values else _beside(points, np.zeros(kind.shape, kind.dtype))
-        value, pullback = vjp(lambda at: params["how"].pieces(at, points), at)
-        return matched(pullback(matched(g, value))[0], kind)
+        return _pulled(lambda at: params["how"].pieces(at, points), at, g, kind)
 
     def pull_points(g: Any, kind: ArrayType, params: Any, points: Any, values: Any) -> Any:
         values = _beside(points, values)
-        value, pullback = vjp(lambda points: params["how"].pieces(values, points), points)
-        return matched(pullback(matched(g, value))[0], kind)
+        return _pulled(lambda points: params["how"].pieces(values, points), points, g, kind)
 
     def push(tangents: list[Any], values: Any, out: Any, params: Any, kept: Any) -> Any:
         moving = [k for k in range(1 + moves) if tangents[k] is not None]
@@ -96,6 +96,13 @@ def _operation(name: str, *, is_linear: bool = True, moves: bool = True) -> Prim
 LINEAR = _operation("interpolate")
 NEAREST = _operation("interpolate_nearest", moves=False)
 SHAPED = _operation("interpolate_shaped", is_linear=False)
+
+
+def _pulled(pieces: Any, at: Any, g: Any, kind: ArrayType) -> Any:
+    """Return the cotangent of an operand, in an account of no budget: what a pull takes is in the one around, whole."""
+    with entered(ledger=Ledger(), budget=None):
+        value, pullback = vjp(pieces, at)
+        return matched(pullback(matched(g, value))[0], kind)
 
 
 def _beside(points: Any, values: Any) -> Any:
