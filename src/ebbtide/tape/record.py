@@ -387,7 +387,9 @@ def _typed(out: Any) -> tuple[Any, ArrayType]:
 
 
 def _share(made: TracedArray, operands: tuple[Any, ...], primitive: Primitive) -> None:
-    """Note that an output may share the memory of its operands."""
+    """Note that an output may share the memory of its operands, or that of whatever a user's function returns."""
+    if primitive.runs_user_code:
+        made.sharing().reachable = True
     for operand in operands:
         if type(operand) is not TracedArray:
             if type(operand) is np.ndarray:
