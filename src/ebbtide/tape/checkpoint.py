@@ -45,7 +45,8 @@ def checkpoint(f: Callable[..., Any]) -> Callable[..., Any]:
     Return *f* as an operation that keeps its arguments only, and runs again in the reverse sweep.
 
     Args:
-        f: A function of arrays and containers of arrays. What it uses by closure is found.
+        f: A function of arrays and containers of arrays. What it uses by closure is found. In a derivative it is given
+            copies, and gives some: what it writes into an argument is not seen outside, in either run.
 
     Returns:
         A function with the arguments and results of *f*, which runs once forward and once in the sweep.
@@ -82,8 +83,12 @@ def checkpoint(f: Callable[..., Any]) -> Callable[..., Any]:
         if tape is None or context.tangent is not None:
             # Forward mode keeps nothing: there is nothing to save. A program is told what it may have to.
             args, kwargs = _as_traced(args, kwargs)
-            with nullcontext() if context.follower is None else context.follower.checkpoint():
+            if not context.traces:
                 return f(*args, **kwargs)
+            # Within a derivative that runs it elsewhere, or in another mode: as on a tape, where it has copies.
+            args, kwargs = _apart((args, kwargs))
+            with nullcontext() if context.follower is None else context.follower.checkpoint():
+                return _apart(f(*args, **kwargs))
         region = Region(tape)
         tape.packed.met |= has_vectors((args, kwargs))
         leaves, structure = flatten((args, kwargs))
@@ -112,6 +117,12 @@ def _as_traced(args: Any, kwargs: Any) -> Any:
         return args, kwargs
     leaves, structure = flatten((args, kwargs))
     return unflatten(structure, [shown(trace, leaf) for leaf in leaves])
+
+
+def _apart(tree: Any) -> Any:
+    """Return a container of arrays that share no memory with those in *tree*, nor with each other."""
+    leaves, structure = flatten(tree)
+    return unflatten(structure, [_copied(leaf) for leaf in leaves])
 
 
 @final
