@@ -83,12 +83,12 @@ def checkpoint(f: Callable[..., Any]) -> Callable[..., Any]:
         if tape is None or context.tangent is not None:
             # Forward mode keeps nothing: there is nothing to save. A program is told what it may have to.
             args, kwargs = _as_traced(args, kwargs)
-            if not context.traces:
-                return f(*args, **kwargs)
+            if not context.traces or context.follower is not None:
+                with nullcontext() if context.follower is None else context.follower.checkpoint():
+                    return f(*args, **kwargs)
             # Within a derivative that runs it elsewhere, or in another mode: as on a tape, where it has copies.
             args, kwargs = apart((args, kwargs))
-            with nullcontext() if context.follower is None else context.follower.checkpoint():
-                return apart(f(*args, **kwargs))
+            return apart(f(*args, **kwargs))
         region = Region(tape)
         tape.packed.met |= has_vectors((args, kwargs))
         leaves, structure = flatten((args, kwargs))
