@@ -10,7 +10,7 @@ from tests.measure import check_leaves_nothing, peak_bytes
 from tests.nestings import WAYS, check_ways
 
 import ebbtide
-from ebbtide import Budget, CotangentError, RuleMissingError, grad, jvp, linearize, primitive, timeloop, vjp
+from ebbtide import Budget, CotangentError, RuleMissingError, grad, jvp, linearize, primitive, timeloop, vjp, vmap
 
 X = np.linspace(0.5, 1.5, 5)
 
@@ -359,3 +359,60 @@ def test_an_operation_that_is_made_in_a_function_goes_with_it(way):
         return WAYS[way](f, np.ones_like(x), np.cos(x))
 
     check_leaves_nothing([call], X)
+
+
+def summed(of_one):
+    """Return functions of an array that use a function of the user's several times."""
+    return {
+        "sums": lambda x: np.sum(of_one(x) * np.cos(x) + of_one(x * x) * of_one(x)),
+        "twice": lambda x: np.sum(of_one(x) * of_one(2.0 * x) + of_one(of_one(x))),
+        "steps": lambda x: np.sum(timeloop(lambda u, i: u + 0.1 * of_one(np.sin(u)) * of_one(x), x, 4) ** 2),
+    }
+
+
+MODES = {
+    "grad": lambda f, x: grad(f)(x),
+    "jvp": lambda f, x: np.array([jvp(f, (x,), (row,))[1] for row in np.eye(x.size)]),
+    "linearize": lambda f, x: np.stack([push(row) for push in [linearize(f, x)[1]] for row in np.eye(x.size)]),
+    "members": lambda f, x: vmap(grad(f))(np.stack([x, 2.0 * x]))[0],
+    "around members": lambda f, x: grad(lambda x: np.sum(vmap(f)(np.stack([x, 2.0 * x]))[0]))(x),
+    "tangents of members": lambda f, x: vmap(lambda t: jvp(f, (x,), (t,))[1])(np.eye(x.size)),
+}
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("name", ["sums", "twice", "steps"])
+def test_rules_that_return_one_array_each_time(name, mode):
+    """Of what a rule returned nothing changes when it is called again, as of a solver with one array for results."""
+    there, back = np.zeros(4), np.zeros(4)
+    doubled = primitive(
+        lambda x: 2.0 * x,
+        vjp=(lambda g: np.multiply(g, 2.0, out=back),),
+        jvp=(lambda t: np.multiply(t, 2.0, out=there),),
+    )
+    x = np.linspace(0.3, 1.0, 4)
+    found, expected = [MODES[mode](summed(f)[name], x) for f in (doubled, lambda x: 2.0 * x)]
+    np.testing.assert_allclose(found, expected, rtol=1e-12)
+
+
+def test_results_of_rules_belong_to_the_caller():
+    """Derivatives that were returned are those of their call, whatever comes after it."""
+    there, back = np.zeros(4), np.zeros(4)
+    doubled = primitive(
+        lambda x: 2.0 * x,
+        vjp=(lambda g: np.multiply(g, 2.0, out=back),),
+        jvp=(lambda t: np.multiply(t, 2.0, out=there),),
+    )
+    x, rows = np.ones(4), np.eye(4)
+    assert np.array_equal(np.array([jvp(doubled, (x,), (row,))[1] for row in rows]), 2.0 * rows)
+    assert np.array_equal(np.array([vjp(doubled, x)[1](row)[0] for row in rows]), 2.0 * rows)
+    both = vjp(lambda x, y: (doubled(x), doubled(y)), x, x)[1]((rows[0], rows[1]))
+    assert np.array_equal(np.array(both), 2.0 * rows[:2])
+
+
+def test_members_of_a_function_with_one_array_for_all_results():
+    """Each member of a batch has its own result."""
+    results = np.zeros(3)
+    doubled = primitive(lambda x: np.multiply(x, 2.0, out=results))
+    x = np.arange(6.0).reshape(2, 3)
+    assert np.array_equal(vmap(doubled)(x), 2.0 * x)

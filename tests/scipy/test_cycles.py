@@ -30,7 +30,15 @@ def solved(x):
     return np.sum(result.x) * result.success
 
 
+def held(x):
+    """Find roots of functions that reach what is traced in a container."""
+    all_of = {"x": x}
+    found = [root(lambda v: 3 * v + v**3 - all_of["x"], np.zeros(3), method=method).x for method in ("hybr", "krylov")]
+    return np.sum(found[0] * found[1]) * brentq(lambda v: v**3 - all_of["x"][0], 0.0, 10.0)
+
+
 CALLS = {
+    "held": held,
     "root": solved,
     "fixed_point": lambda x: np.sum(fixed_point(lambda v: np.cos(v) * 0.5 + x, x)),
     "brentq": lambda x: brentq(lambda v: v**3 - x[0], 0.0, 10.0, full_output=True)[0],

@@ -327,6 +327,50 @@ def test_body_that_writes_its_argument():
     assert np.array_equal(x, before)
 
 
+def written(u):
+    """Write into the argument."""
+    u *= 2.0
+    return np.sin(u)
+
+
+def given_back(u):
+    """Return the argument, and a part of it, into which the caller writes."""
+    v, part = u, u[::2]
+    return v, part
+
+
+def total(x, body, apart):
+    """Use the argument after a body that may write into it, or whose results the caller writes into."""
+    u = x * 1.0
+    results = body(apart(u))
+    if isinstance(results, tuple):
+        v, part = results[0], apart(results[1])
+        part *= 0.5
+        return np.sum(u * v) + np.sum(part**3)
+    return np.sum(u * results)
+
+
+WITHIN = {
+    "jvp": lambda f, x: np.array([jvp(f, (x,), (row,))[1] for row in np.eye(3)]),
+    "linearize": lambda f, x: np.array([linearize(f, x)[1](row) for row in np.eye(3)]),
+    "checkpoint": lambda f, x: grad(checkpoint(f))(x),
+    "step": lambda f, x: grad(lambda x: timeloop(lambda s, i: (s[0], f(s[0])), (x, 0.0), 4, schedule=Revolve(1))[1])(x),
+    "program": lambda f, x: jit(grad(f))(x),
+    "members": lambda f, x: vmap(grad(f))(np.stack([x, x]))[1],
+}
+
+
+@pytest.mark.parametrize("within", WITHIN)
+@pytest.mark.parametrize("body", [written, given_back])
+def test_arrays_of_its_own_in_each_derivative(body, within):
+    """What a body writes into its argument, and the caller into results, is seen by nobody else, whoever runs it."""
+    x = np.arange(1.0, 4.0)
+    expected = grad(lambda x: total(x, body, np.copy))(x)
+    assert np.array_equal(grad(lambda x: total(x, checkpoint(body), lambda u: u))(x), expected)
+    found = WITHIN[within](lambda x: total(x, checkpoint(body), lambda u: u), x)
+    np.testing.assert_allclose(found, expected, rtol=1e-14)
+
+
 def test_under_a_budget(tmp_path):
     """Checkpoints under a budget keep it, and have the same bits."""
     x = np.linspace(0, 1, N)

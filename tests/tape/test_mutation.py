@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 import ebbtide
-from ebbtide import MutationError, grad, value_and_grad, vjp
+from ebbtide import MutationError, grad, primitive, timeloop, value_and_grad, vjp
+from ebbtide.schedules import Mixed, StoreAll
 
 SIZES = [5, 40_000]
 
@@ -275,3 +276,20 @@ def test_guard_in_second_order():
     c[0] = 2.0
     with pytest.raises(MutationError, match="multiply"):
         pullback(np.ones(3))
+
+
+@pytest.mark.parametrize("schedule", [StoreAll(), StoreAll("disk"), Mixed(3)], ids=str)
+def test_a_function_of_the_users_with_one_array_for_all_results(schedule):
+    """What it writes into a result that was saved before is an error, whatever its arguments were made of."""
+    results = np.zeros(4)
+    doubled = primitive(lambda x: np.multiply(x, 2.0, out=results), vjp=(lambda g: 2.0 * g,))
+
+    def stepped(x):
+        return np.sum(timeloop(lambda u, i: u + 0.1 * np.sin(doubled(u)), x, 5, schedule=schedule))
+
+    def after_another(x):
+        return np.sum(np.sin(doubled(x * 2.0))) * np.sum(np.sin(doubled(x * 3.0)))
+
+    for f in (stepped, after_another):
+        with pytest.raises(MutationError, match="changed after sin"):
+            grad(f)(np.arange(4.0))

@@ -83,7 +83,7 @@ class BatchTrace:
         if writes:
             params = {**params, "in_place": params["in_place"] and is_private(operands[0])}
         if primitive.batch is None:
-            out = by_members(primitive.name, primitive.bind, values, mapped, params, self.size)
+            out = by_members(primitive.name, _alone(primitive), values, mapped, params, self.size)
         elif primitive.runs_user_code:
             with beneath(self):
                 out = primitive.batch(values, mapped, params or {}, self.size)
@@ -154,6 +154,13 @@ def full(x: Any, is_mapped: bool, size: int) -> Any:
 def all_full(values: Sequence[Any], mapped: Sequence[bool], size: int) -> tuple[Any, ...]:
     """Return operands as arrays of members, also those that are the same for all of them."""
     return tuple([full(x, m, size) for x, m in zip(values, mapped, strict=True)])
+
+
+def _alone(primitive: Primitive) -> Callable[..., Any]:
+    """Return what does an operation for one member; of a user's function, which may give one array to all, copies."""
+    if not primitive.runs_user_code:
+        return primitive.bind
+    return lambda operands, params: np.copy(primitive.bind(operands, params))
 
 
 def by_members(

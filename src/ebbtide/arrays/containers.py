@@ -154,6 +154,17 @@ def frozen_leaf(leaf: Any) -> Any:
     return leaf.frozen() if type(leaf) is TracedArray else leaf
 
 
+def copied_leaf(leaf: Any) -> Any:
+    """Return a copy of an array: a function may write into its arguments, and may return them."""
+    return np.array(leaf) if isinstance(leaf, np.ndarray) else frozen_leaf(leaf)
+
+
+def apart(tree: Any) -> Any:
+    """Return a container of arrays that share no memory with those in *tree*, nor with each other."""
+    leaves, structure = flatten(tree)
+    return unflatten(structure, [copied_leaf(leaf) for leaf in leaves])
+
+
 def is_differentiable(value: Any) -> bool:
     """Return whether a leaf is an array or a NumPy number that can have a derivative: a Python number is a constant."""
     return type(value) not in (float, complex) and is_array(value)

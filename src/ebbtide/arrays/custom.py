@@ -9,7 +9,7 @@ from typing import Any, final
 
 import numpy as np
 
-from ebbtide.arrays.array_type import ArrayType, read_only, type_of, with_shape
+from ebbtide.arrays.array_type import ArrayType, owner_of, read_only, type_of, with_shape
 from ebbtide.arrays.context import current_or_none, outside
 from ebbtide.arrays.functions import check_function
 from ebbtide.arrays.location import user_line
@@ -55,7 +55,8 @@ def primitive(
 
     Memory:
         A recorded call keeps exactly the values that the rules of its active operands name. A vector that *fun*
-        returns is copied: solvers return the same one each time.
+        returns is copied, and so is what a rule returns, but for what it was given: solvers return the same one
+        each time.
 
     Example:
         >>> import numpy as np
@@ -235,7 +236,7 @@ def _apply(
     """Return what the tangent of operand k adds to that of the result, an array of type *kind*."""
     term = rule(*kinds.whole((t,), (k,)), *kinds.whole(saved, positions))
     term = _numbers(term, kinds.result, who, "a tangent")
-    found = term if hasattr(term, "dtype") else np.asarray(term)
+    found = _apart(term, (t, *saved)) if hasattr(term, "dtype") else np.asarray(term)
     if found.shape != kind.shape or found.dtype.kind not in ("fciub" if kind.dtype.kind == "c" else "fiub"):
         raise CotangentError(
             f"{who} returned {found.dtype}{list(found.shape)} as the tangent of a result of type {kind}. A tangent has "
@@ -292,6 +293,15 @@ def _copied(result: Any, args: tuple[Any, ...], kinds: Kinds) -> Any:
     return np.array(array) if array.ndim else array[()]
 
 
+def _apart(result: Any, given: Sequence[Any]) -> Any:
+    """Return what a rule returned for some arrays, in memory that its next call does not write: solvers have one."""
+    if not isinstance(result, np.ndarray) or not result.flags.writeable:
+        return result
+    owner = owner_of(result)
+    passed = any(owner_of(array) is owner for array in given if isinstance(array, np.ndarray))
+    return result if passed else np.array(result)
+
+
 def _rules(given: Any, names: tuple[str, ...], name: str, mode: str) -> list[Rule | None]:
     """Return one rule for each parameter."""
     rules: list[Rule | None] = list(given) if isinstance(given, (tuple, list)) else [given]
@@ -329,12 +339,17 @@ def _pull(rule: Rule, k: int, names: tuple[str, ...], output: str, name: str, of
     needs = _named(rule, names, output, name)
     positions = _positions(rule, names)
 
+    def of_arrays(*given: Any) -> Any:
+        return _apart(rule(*given), given)
+
     def apply(g: Any, kind: ArrayType, params: Any, *saved: Any) -> Any:
         if params is None:
-            return done_alone(rule, name, (g, *saved)) if alone else rule(g, *saved)
+            return done_alone(of_arrays, name, (g, *saved)) if alone else of_arrays(g, *saved)
         kinds = params["kinds"]
-        result = rule(*kinds.whole((g,), (-1,)), *kinds.whole(saved, positions))
-        return _numbers(result, kinds.operands[k], f"The vjp rule of {name} for {names[k]!r}", "a cotangent")
+        wanted = kinds.operands[k], f"The vjp rule of {name} for {names[k]!r}", "a cotangent"
+        # No name for the vector that the rule returns: it dies before its numbers are copied.
+        numbers = _numbers(rule(*kinds.whole((g,), (-1,)), *kinds.whole(saved, positions)), *wanted)
+        return _apart(numbers, (g, *saved))
 
     # What it unpacks and packs: the cotangent, the saved vectors, and the result as a vector and as its array.
     return Pull(apply, needs, BORROWED, temporaries=3 + len(needs) if of_vectors else 0)

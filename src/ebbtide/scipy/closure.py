@@ -132,8 +132,13 @@ class Closure:
         given = Given(traces, known, current().capture, _OTHER_ARRAY) if known else current().capture
         # Traces inside of the functions are above all that these know.
         level = max(current().level, self.level)
+        held = [[function, args] for function in functions]
         with _asking(traces), outside(capture=given) if values else entered(capture=given, level=level):
-            yield [lambda x, function=function: function(x, *args) for function in functions]
+            try:
+                yield [lambda x, pair=pair: pair[0](x, *pair[1]) for pair in held]
+            finally:
+                for pair in held:  # SciPy's root finders leave what they called in cycles
+                    pair.clear()
 
 
 def _joined(x: Any, value: Any) -> ArrayType:

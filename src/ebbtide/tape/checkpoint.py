@@ -12,7 +12,7 @@ import numpy as np
 
 from ebbtide.arrays.array_type import lies_as_copied
 from ebbtide.arrays.batched import innermost_batch
-from ebbtide.arrays.containers import flatten, frozen_leaf, has_vectors, is_differentiable, unflatten
+from ebbtide.arrays.containers import apart, copied_leaf, flatten, has_vectors, is_differentiable, unflatten
 from ebbtide.arrays.context import current, entered, value_trace
 from ebbtide.arrays.functions import check_function
 from ebbtide.arrays.primitive import inside
@@ -45,7 +45,8 @@ def checkpoint(f: Callable[..., Any]) -> Callable[..., Any]:
     Return *f* as an operation that keeps its arguments only, and runs again in the reverse sweep.
 
     Args:
-        f: A function of arrays and containers of arrays. What it uses by closure is found.
+        f: A function of arrays and containers of arrays. What it uses by closure is found. In a derivative it is given
+            copies, and gives some: what it writes into an argument is not seen outside, in either run.
 
     Returns:
         A function with the arguments and results of *f*, which runs once forward and once in the sweep.
@@ -82,8 +83,12 @@ def checkpoint(f: Callable[..., Any]) -> Callable[..., Any]:
         if tape is None or context.tangent is not None:
             # Forward mode keeps nothing: there is nothing to save. A program is told what it may have to.
             args, kwargs = _as_traced(args, kwargs)
-            with nullcontext() if context.follower is None else context.follower.checkpoint():
-                return f(*args, **kwargs)
+            if not context.traces or context.follower is not None:
+                with nullcontext() if context.follower is None else context.follower.checkpoint():
+                    return f(*args, **kwargs)
+            # Within a derivative that runs it elsewhere, or in another mode: as on a tape, where it has copies.
+            args, kwargs = apart((args, kwargs))
+            return apart(f(*args, **kwargs))
         region = Region(tape)
         tape.packed.met |= has_vectors((args, kwargs))
         leaves, structure = flatten((args, kwargs))
@@ -147,12 +152,12 @@ def _bypassed(
     """Run the function on values; return its outputs, their structure, its static values, and what is not known."""
     bypass = region.bypass(shows)
     with _copies(region, sum(v.nbytes for v in values if isinstance(v, np.ndarray))), region.running(bypass):
-        copied = [_copied(v) for v in values]
+        copied = [copied_leaf(v) for v in values]
         given = unflatten(structure, [bypass.shown(v) for v in copied] if bypass.shows else copied)
         del copied
         outputs, output_structure = flatten(f(*given[0], **given[1]))
         del given
-        outputs = [_copied(bypass.inside(output)) for output in outputs]
+        outputs = [copied_leaf(bypass.inside(output)) for output in outputs]
     if not shows and {float, complex} & set(map(type, outputs)):
         # A constant, or a part of `1j * x` with a float of NumPy's, of which Python makes one of its numbers.
         return _bypassed(f, region, values, structure, shows=True)
@@ -182,7 +187,7 @@ def _measured(
         del outputs
         nodes = [_node_of(tape, x) for x in results]
         seeds = [(node,) for node in nodes if node is not None]
-        outputs = [_copied(x.present()._value if _is_on(tape, x) else x) for x in results]
+        outputs = [copied_leaf(x.present()._value if _is_on(tape, x) else x) for x in results]
         del results
         # Time loops in it hold snapshots, of which they can do with one.
         loops = max(0, region.ledger.live - before - pager.overhead.lent)
@@ -211,7 +216,7 @@ def _entering(tape: Any, values: list[Any]) -> list[Any]:
     """Return arguments as the function has them on a tape: a Python number, which depends on nothing, stays one."""
     entering = []
     for value in values:
-        own = _copied(value) if _enters_copied(value) else value
+        own = copied_leaf(value) if _enters_copied(value) else value
         if own is not value and tape.pager is not None:
             tape.pager.ledger.hold(own, tape.pager.counted_as(own))
         entering.append(tape.leaf(own, reachable=True) if is_differentiable(own) else own)
@@ -238,13 +243,6 @@ def _is_on(tape: Any, value: Any) -> bool:
 
 def _node_of(tape: Any, value: Any) -> Node | None:
     return value.present()._node if _is_on(tape, value) else None
-
-
-def _copied(value: Any) -> Any:
-    """Return a copy of an array: the function may write into its arguments, and may return them."""
-    if isinstance(value, np.ndarray):
-        return np.array(value)
-    return frozen_leaf(value)
 
 
 @final

@@ -387,12 +387,11 @@ def _typed(out: Any) -> tuple[Any, ArrayType]:
 
 
 def _share(made: TracedArray, operands: tuple[Any, ...], primitive: Primitive) -> None:
-    """Note that an output may share the memory of its operands."""
+    """Note that an output may share the memory of its operands, or that of whatever a user's function returns."""
     for operand in operands:
-        if type(operand) is not TracedArray:
-            if type(operand) is np.ndarray:
-                made.sharing().reachable = True
-        elif operand._sharing is not None:
+        if type(operand) is np.ndarray or primitive.runs_user_code:
+            made.sharing().reachable = True
+        if type(operand) is TracedArray and operand._sharing is not None:
             if primitive.put is None:
                 operand._sharing.private = False  # no view that would follow a later write
             if operand._sharing.reachable:
