@@ -14,6 +14,9 @@ from ebbtide.errors import BudgetError, StorageError
 from ebbtide.loop.measuring.inside import Inside
 from ebbtide.loop.planning.plan import make_plan
 from ebbtide.loop.planning.sizes import Sizes
+from ebbtide.loop.resuming.directory import ResumeDirectory
+from ebbtide.loop.resuming.journal import Journal
+from ebbtide.loop.resuming.journal_entries import Forward, Leaves, Reverse
 from ebbtide.loop.run import LoopRule
 from ebbtide.schedules import Costs, Hierarchical, Mixed, Revolve
 from ebbtide.storage import Disk
@@ -303,3 +306,32 @@ def test_what_inner_loops_run_again_is_asked_once(monkeypatch):
     assert alone[0] != alone[1]
     assert results == [max(alone)] * 2
     assert asked == [1, 1]
+
+
+def test_journals_go_on_from_what_all_processes_have(tmp_path, monkeypatch):
+    """What only some of them kept before a kill, restart states and places in a sweep, is given up, and no other."""
+    some, kept = Leaves([np.ones(2)]), [((10, 20, 30), (4, 8), (9, 6)), ((10, 30, 35), (4,), (9,))]
+    (tmp_path / "run").mkdir()
+    for rank, (anchors, forward, reverse) in enumerate(kept):
+        directory = ResumeDirectory(tmp_path / "run" / f"rank-{rank}")
+        journal = Journal(directory, {"steps": "40"})
+        journal.begin()
+        for step in forward:
+            journal.save_forward(Forward(step, some, some, step))
+        for step in reverse:
+            journal.save_reverse(Reverse(step, some, some, some, 0, 0))
+        assert all(journal.save_anchor(step, some) for step in anchors)
+        directory.close()
+
+    def call() -> Any:
+        directory = ResumeDirectory(tmp_path / "run")
+        journal = Journal(directory, {"steps": "40"})
+        journal.begin()
+        places = journal.latest_forward(), journal.latest_reverse()
+        left = sorted(directory.storage.keys())
+        directory.close()
+        return [place.step if isinstance(place, Forward) else place.end for place in places], left
+
+    for places, left in run_all(monkeypatch, [call] * 2)[0]:
+        assert places == [4, 9]
+        assert left == [f"loop-0/{name}" for name in ("anchor/10", "anchor/30", "begin/0", "forward/4", "reverse/9")]
