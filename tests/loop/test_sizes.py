@@ -9,8 +9,11 @@ from typing import Any
 import pytest
 
 from ebbtide.arrays.context import entered
+from ebbtide.bound import Bound
+from ebbtide.ledger import SAVED, Ledger
+from ebbtide.loop.holding import share
 from ebbtide.loop.holding.replan import of_known_length
-from ebbtide.loop.holding.share import share_of
+from ebbtide.loop.holding.share import claim, share_of
 from ebbtide.loop.holding.spare import Spare, is_in_the_way
 from ebbtide.loop.planning.plan import make_plan
 from ebbtide.loop.planning.predict import predict, table_bytes
@@ -30,6 +33,7 @@ from ebbtide.schedules import (
 
 KIB = 2**10
 SIZES = Sizes(state=100 * KIB, saved=300 * KIB, sweep=500 * KIB, gradients=0, stored=104 * KIB)
+WIDE = replace(SIZES, saved=2 * SIZES.saved)
 COSTS = Costs(forward=1.0, reverse=2.0)
 
 
@@ -53,6 +57,51 @@ def test_one_more_loop_has_an_equal_share() -> None:
     assert share_of(SIZES, 0, 2 * most, 0, 0) == least
     passed = replace(SIZES, passed_on=100 * KIB)
     assert share_of(passed, 10, 2 * most, 0, 0) == most - 9 * 100 * KIB
+
+
+class AtRest:
+    """A loop that can give up snapshots, and what its last step saved, from which so many steps lead to its end."""
+
+    def __init__(self, ledger: Ledger, outer: Any, snapshots: int, last: int, steps: int) -> None:
+        self.ledger, self.sheddable, self.last, self.asked = ledger, snapshots + last, last, 0
+        self.stepper = SimpleNamespace(region=SimpleNamespace(outer=outer))
+        self.position, self.plan = Position(steps=steps, state=steps, forward_ended=True), SimpleNamespace(sizes=WIDE)
+        ledger.add(SAVED, self.sheddable)
+        ledger.lend(self)
+
+    def holding(self, bare: bool) -> Any:
+        """Nothing beyond the ledger."""
+        return SimpleNamespace(beyond=0)
+
+    def shed(self, nbytes: int) -> int:
+        """Give up what it is asked for, as far as it has that."""
+        self.asked, freed = nbytes, max(0, min(nbytes, self.sheddable))
+        self.sheddable -= freed
+        self.ledger.add(SAVED, -freed)
+        return freed
+
+
+@pytest.mark.parametrize(
+    ("left", "steps", "ranks", "asked"),
+    [(0, 65, None, 1000), (0, 66, None, 200), (0, 65, object(), 200), (900, 2, None, 550), (900, 3, None, 0)],
+    ids=["it pays", "it does not", "others decide, too", "it pays beside what is left", "it does not beside that"],
+)
+def test_what_a_last_step_saved_goes_where_that_pays(
+    left: int, steps: int, ranks: Any, asked: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One more loop asks for its share, if it saves over two of its steps for each, twice as wide, that runs again."""
+    ledger, outer = Ledger(watched=True), SimpleNamespace(pager=None)
+    monkeypatch.setattr(share, "last_bytes", lambda loop: loop.last)
+    monkeypatch.setattr(share, "loops_inside", lambda loop, ledger: [])
+    least, region = SIZES.fixed + SIZES.restart, SimpleNamespace(outer=outer)
+    loop = AtRest(ledger, outer, 400 * KIB, 1600 * KIB, steps)
+    # Beyond its least, in KiB: what is left, and its share of that and of 400 that others can give up, or of 2000.
+    rooms = {0: (0, 200, 1000), 900: (900, 650, 1450)}[left]
+    runs = [Revolve(1 + room * KIB // SIZES.restart).forward_steps(40) for room in rooms]
+    assert runs == {0: [820, 240, 108], 900: [109, 115, 103]}[left]
+    with ledger.within(Bound(least + left * KIB, None)), entered(ranks=ranks):
+        assert claim(region, ledger, list(ledger.lenders), ledger.live, SIZES, 40) == asked * KIB
+    assert loop.asked == asked * KIB
 
 
 def test_an_initial_state_is_in_the_way_of_what_does_not_fit_beside_it() -> None:
