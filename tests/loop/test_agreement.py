@@ -11,6 +11,12 @@ from tests.storages import Delegating
 from ebbtide import Budget, grad, primitive, profile, timeloop, vjp
 from ebbtide.arrays.context import current, entered
 from ebbtide.errors import BudgetError, StorageError
+from ebbtide.loop.measuring.inside import Inside
+from ebbtide.loop.planning.plan import make_plan
+from ebbtide.loop.planning.sizes import Sizes
+from ebbtide.loop.resuming.directory import ResumeDirectory
+from ebbtide.loop.resuming.journal import Journal
+from ebbtide.loop.resuming.journal_entries import Forward, Leaves, Reverse
 from ebbtide.loop.run import LoopRule
 from ebbtide.schedules import Costs, Hierarchical, Mixed, Revolve
 from ebbtide.storage import Disk
@@ -287,3 +293,45 @@ def test_later_steps_of_inner_loops_that_are_wider_in_one_process(states, wider,
 
     _, actions = run_processes(monkeypatch, [lambda: call(False), lambda: call(True)])
     assert actions[0] == actions[1]
+
+
+def test_what_inner_loops_run_again_is_asked_once(monkeypatch):
+    """Each process finds it for the loops that it holds, with plans of which no other one hears; the most counts."""
+    sizes, costs = Sizes(state=400, saved=4000, sweep=6000, gradients=0, stored=4096), Costs(forward=1.0, reverse=2.0)
+    plan, inner = (make_plan(n, sizes, memory=sizes.fixed + 15_000, disk=0, costs=costs) for n in (40, 9))
+    held = [Inside([inner] * count, 0, 0, 0) for count in (1, 2)]
+    calls = [lambda inside=inside: inside.again(plan, plan.predicted_peak_bytes, 10_000) for inside in held]
+    alone = [call() for call in calls]
+    results, _, asked = run_all(monkeypatch, calls)
+    assert alone[0] != alone[1]
+    assert results == [max(alone)] * 2
+    assert asked == [1, 1]
+
+
+def test_journals_go_on_from_what_all_processes_have(tmp_path, monkeypatch):
+    """What only some of them kept before a kill, restart states and places in a sweep, is given up, and no other."""
+    some, kept = Leaves([np.ones(2)]), [((10, 20, 30), (4, 8), (9, 6)), ((10, 30, 35), (4,), (9,))]
+    (tmp_path / "run").mkdir()
+    for rank, (anchors, forward, reverse) in enumerate(kept):
+        directory = ResumeDirectory(tmp_path / "run" / f"rank-{rank}")
+        journal = Journal(directory, {"steps": "40"})
+        journal.begin()
+        for step in forward:
+            journal.save_forward(Forward(step, some, some, step))
+        for step in reverse:
+            journal.save_reverse(Reverse(step, some, some, some, 0, 0))
+        assert all(journal.save_anchor(step, some) for step in anchors)
+        directory.close()
+
+    def call() -> Any:
+        directory = ResumeDirectory(tmp_path / "run")
+        journal = Journal(directory, {"steps": "40"})
+        journal.begin()
+        places = journal.latest_forward(), journal.latest_reverse()
+        left = sorted(directory.storage.keys())
+        directory.close()
+        return [place.step if isinstance(place, Forward) else place.end for place in places], left
+
+    for places, left in run_all(monkeypatch, [call] * 2)[0]:
+        assert places == [4, 9]
+        assert left == [f"loop-0/{name}" for name in ("anchor/10", "anchor/30", "begin/0", "forward/4", "reverse/9")]

@@ -92,8 +92,11 @@ def test_what_a_loop_has_of_the_disk_is_its_own_until_it_is_dismissed() -> None:
     snapshots.are_theirs = False
     part.promise(loop)
     storage.allocated = 0
+    other, dead = Bare(), Bare()
+    ledger.quota.lenders += [weakref.ref(other), weakref.ref(dead)]
+    del dead
     part.dismiss()
-    assert (ledger.quota.left, ledger.quota.lenders) == (100 * MIB, [])
+    assert (ledger.quota.left, [one() for one in ledger.quota.lenders]) == (100 * MIB, [other])
 
 
 def test_others_give_up_disk_where_there_is_no_plan() -> None:

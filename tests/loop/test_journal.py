@@ -379,6 +379,12 @@ def test_a_changed_call_is_refused_by_any_entry(tmp_path, expected):
             run(copy, fingerprint={**FINGERPRINT, "steps": "25"})
         result, _, progress = resume(copy)
         assert (result, progress.forward_begin) == (expected, 9)
+    # One that can be read is enough.
+    *others, _ = sorted(list_storage(path).entries, key=lambda one: one.offset)
+    for record in others:
+        damage(path, record.offset + record.length - 1)
+    with warnings.catch_warnings(action="ignore"), pytest.raises(ResumeError, match="steps: 25 now"):
+        run(path, fingerprint={**FINGERPRINT, "steps": "25"})
 
 
 def test_what_is_known_later_is_compared_too(tmp_path):
@@ -595,6 +601,14 @@ def test_restart_states_are_few_and_even(tmp_path, most, interval):
     directory, journal = begun(tmp_path / "run", most_anchors=most)
     assert journal.anchors() == steps
     assert not journal.save_anchor(steps[-1] + 1, Leaves([np.ones(2)])) or most < 3 or interval > 1
+    directory.close()
+
+
+def test_a_restart_state_that_others_make_room_for_may_be_too_near_then(tmp_path):
+    """Where every second one is given up, the next is kept where they would have it, and not beside the last."""
+    directory, journal = begun(tmp_path / "run", most_anchors=4)
+    assert [journal.save_anchor(step, Leaves([np.ones(2)])) for step in range(1, 7)] == [*[True] * 4, False, True]
+    assert journal.anchors() == (2, 4, 6)
     directory.close()
 
 

@@ -51,7 +51,7 @@ def test_positions_that_judge_loops_in_steps_leave_nothing() -> None:
     """What is dead of a plan that was followed goes before the next one is: a budget of 203 KB took 238."""
     sizes, costs = Sizes(state=400, saved=4000, sweep=6000, gradients=0, stored=4096), Costs(forward=1.0, reverse=2.0)
     plan = make_plan(40, sizes, memory=sizes.fixed + 60_000, disk=0, costs=costs)
-    inside = Inside([make_plan(4, sizes, memory=sizes.fixed + 8000, disk=0, costs=costs)], 0)
+    inside = Inside([make_plan(4, sizes, memory=sizes.fixed + 8000, disk=0, costs=costs)], 0, 0, 0)
     with traced():
         inside.again(plan, plan.predicted_peak_bytes, 10_000)
         before = tracemalloc.get_traced_memory()[0]

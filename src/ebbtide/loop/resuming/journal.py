@@ -131,7 +131,7 @@ class Journal:
             # If only this entry is lost, the first other one that can be read says whose they are.
             for key in keys:
                 name, step = key.split("/")[1:]
-                if name != "begin" and self._load(name, int(step), check=True) is not None:
+                if self._load(name, int(step), check=True) is not None:
                     break
             self.save_begin(first)
         else:
