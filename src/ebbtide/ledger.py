@@ -266,7 +266,7 @@ class Ledger:
             at_work = [one for one in reversed(self.lenders) if is_at_work(one)]
             lenders = at_work + [one for one in self.lenders if one not in at_work]
         for reference in list(lenders):
-            lender, before, live = reference(), dict(self.held), self.live
+            lender, before, live = reference(), [*self.held.values()], self.live  # of a dict CPython keeps dead keys
             if lender is None or freed >= nbytes:
                 continue
             freed += lender.shed(nbytes - freed)
@@ -276,7 +276,7 @@ class Ledger:
                 bound.held -= less if reference.number in bound.lenders else 0
             for known, heard, but in self._hearers:
                 if reference.number <= known and lender is not but:
-                    for kind, held in before.items():
+                    for kind, held in zip(KINDS, before, strict=True):
                         heard[kind] += held - self.held[kind]
         return freed
 

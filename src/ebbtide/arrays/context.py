@@ -108,14 +108,15 @@ def on_values(function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
     context = current_or_none()
     if context is None or not getattr(context.capture, "is_plain", False):
         return NotImplemented
-    given: Any = args, kwargs
+    # Without the names: of a tree with a dict optree leaves strings to the interpreter, up to 29 KB.
+    given: Any = args, [*kwargs.values()]
     leaves, structure = optree.tree_flatten(given)
     found = [value_here(leaf) if hasattr(leaf, "_trace") else leaf for leaf in leaves]
     if any(value is None for value in found) or all(value is leaf for value, leaf in zip(found, leaves, strict=True)):
         return NotImplemented
     values: Any = optree.tree_unflatten(structure, found)
     try:
-        return function(*values[0], **values[1])
+        return function(*values[0], **{name: values[1][n] for n, name in enumerate(kwargs)})
     except ValueError as error:
         if "read-only" not in str(error):
             raise

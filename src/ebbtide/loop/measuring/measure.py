@@ -29,7 +29,7 @@ from ebbtide.loop.values.state import bytes_of, count_numbers, owned, pack
 from ebbtide.machine import Meter
 from ebbtide.storage import entry_nbytes
 from ebbtide.tape.blocks import BLOCK
-from ebbtide.tape.forms import form_here
+from ebbtide.tape.forms import form_here, has_arrays
 
 
 def measure_sizes(
@@ -76,6 +76,7 @@ def measure_sizes(
         seen=counted + first.dead,
         lent=max(0, lent_by(lenders) - max(0, spare)),
         lent_swept=max(0, sweep - record.forecast(bare=True)) if lenders else 0,
+        traces=sum(map(has_arrays, current().traces)),
     )
 
 
