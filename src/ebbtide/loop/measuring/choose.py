@@ -147,6 +147,7 @@ def first_steps(
         common.append(_refusal(error, measured, fitting, waits if root is stepper.region.root else None))
         raise common[0] from None
     plan = whole.predict(plan, available, steps * bytes_of(measured.first.outputs), held)
+    plan = replace(plan, sizes=replace(plan.sizes, tried=0))  # which is over
     if within.inner:
         # A later plan, where there is less, has to try: loops in the steps ask for what they need.
         plan = replace(plan, sizes=replace(plan.sizes, run=own.run + plan.sizes.saved - own.saved))

@@ -150,7 +150,10 @@ def measure_alone(
     known_time = None if plain is None else plain.timed
     if ledger.limit is None or Meter is None or stepper.region is None or record is None:
         return sizes, known_time, 0
-    sizes = replace(sizes, sweep=sizes.sweep + measure_rules(record, stepper.region))
+    more, most_of_rules = measure_rules(record, stepper.region)
+    # Beside what the step saved, the state after it and the loop's copy of that before it, as the function has one.
+    tried = most_of_rules and most_of_rules + sizes.saved + sizes.shared + sizes.state + sizes.interpreter
+    sizes = replace(sizes, sweep=sizes.sweep + more, tried=tried)
     lone, has_room = is_lone(values, record), sizes.fixed - sizes.interpreter + RESERVE_PER_STEP
     beside = taken_beside(record) if lone else 0
     most = _most_that_waits(sizes, beside)
@@ -191,6 +194,7 @@ def measure_alone(
     alone = max(0, min(function - block, sizes.sweep - most)) if waits else 0
     run = taken - max(function, made) + block
     sizes = replace(sizes, alone=alone, unseen=0 if hides_nothing(record) else max(0, run - sizes.seen))
+    sizes = replace(sizes, tried=max(0, tried - max(0, function - block)))
     if function > block and first.unlisted is not None:
         sizes = replace(sizes, covered=function - block - first.unlisted)
     if free and function > block:

@@ -18,9 +18,9 @@ from ebbtide.tape.region import Region
 from ebbtide.tape.saved import SavedValue
 
 
-def measure_rules(record: TapedStep, region: Region) -> int:
+def measure_rules(record: TapedStep, region: Region) -> tuple[int, int]:
     """
-    Note what the rules of the first step take, and return by how much its sweep takes more than was forecast.
+    Note what the rules of the first step take.
 
     Each of those that nobody knows is run once, with a cotangent of ones. A step whose saved values passed the budget
     has them no more: it is refused, and what its rules take is measured where it fits.
@@ -29,26 +29,31 @@ def measure_rules(record: TapedStep, region: Region) -> int:
         record: The taped first step.
         region: The region of the steps.
 
+    Returns:
+        (by how much the sweep of the step takes more than was forecast, the most that one rule took, its cotangent
+        included).
+
     Memory:
         A cotangent, and what one rule takes at a time, beside what the step saved and as long as no function runs.
     """
     # A rule may talk to other processes, so that all run it or none does.
     if agree(record.tape.pager.passed is not None):
-        return 0
+        return 0, 0
     nodes = [node for node in nodes_of(record) if is_measured(node.signature)]
     if not nodes:
-        return 0
-    before, ledger = record.forecast(), record.tape.pager.ledger
+        return 0, 0
+    before, ledger, most = record.forecast(), record.tape.pager.ledger, 0
     for node in nodes:
         # Of an error tells the sweep, which comes with the cotangent that it is about.
         with region.outside(region.ledger), np.errstate(all="ignore"), suppress(Exception):
-            _measure(node, ledger.taken)
-    return record.forecast() - before
+            most = max(most, _measure(node, ledger.taken))
+    return record.forecast() - before, most
 
 
-def _measure(node: Node, taken: dict[tuple[int, Any, Any], int]) -> None:
-    """Run the pulls of an operation, and note the most that each takes; see `Ledger.taken`."""
+def _measure(node: Node, taken: dict[tuple[int, Any, Any], int]) -> int:
+    """Run the pulls of an operation, note the most that each takes, see `Ledger.taken`, and return it of all."""
     assert Meter is not None
+    most = 0
     signature: Any = node.signature
     cells: Any = node.saved
     for (pull, uses, _), parent in zip(*signature.ordered(node.parents), strict=True):
@@ -57,3 +62,5 @@ def _measure(node: Node, taken: dict[tuple[int, Any, Any], int]) -> None:
         with Meter() as meter:
             pull.rule(g, parent.type, node.params, *values)
         taken[key] = max(meter.peak, taken.get(key, 0))
+        most = max(most, kind.nbytes + meter.peak)
+    return most

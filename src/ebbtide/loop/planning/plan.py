@@ -219,7 +219,7 @@ def make_plan(
         fitting = [one for fewer in less if (one := _planned(fewer, *shared)).predicted_peak_bytes <= memory]
         if fitting:
             return replace(min(fitting, key=_rank), least=held + asked.predicted_peak_bytes)
-    if asked is not None and (memory is None or sizes.fixed <= memory):
+    if asked is not None and (memory is None or max(sizes.fixed, sizes.tried) <= memory):
         return replace(_buffered(asked, memory), least=held + asked.predicted_peak_bytes)
     everything = _planned(StoreAll(), *shared)
     if memory is None:
@@ -227,13 +227,13 @@ def make_plan(
     making = memory - max(sizes.fixed, kept)
     bounds = Bounds(max(1, steps), own, memory - sizes.fixed, disk, costs, timed, making, open)
     fewest = min(everything.predicted_peak_bytes - sizes.fixed, find_least(bounds))
-    least = held + sizes.fixed + fewest
+    least = held + max(sizes.fixed + fewest, sizes.tried)
     if asked is not None and not open:
         least = held + asked.predicted_peak_bytes  # with less it may run, or be refused later
     if everything.predicted_peak_bytes <= memory:
         return replace(everything, least=least, fewest=fewest)
     best, made = _find_best(find_candidates(bounds), steps, own, costs, memory)
-    if best is None:
+    if best is None or sizes.tried > memory:
         raise _describe_least(steps, sizes, memory, disk, least if least > limit else limit + least - held - memory)
     plan = _buffered(best, memory)
     plan = plan if sizes.theirs is None else _planned(plan.schedule, *shared, buffered=plan.buffer > 0)
@@ -299,7 +299,7 @@ def _planned(
         costs=costs,
         snapshots=taken.snapshots,
         predicted_steps_forward=taken.forward,
-        predicted_peak_bytes=sizes.fixed + most,
+        predicted_peak_bytes=max(sizes.fixed + most, sizes.tried),
         predicted_disk_bytes=taken.disk,
         predicted_time=taken.time,
         buffer=taken.buffer,

@@ -78,6 +78,7 @@ class Sizes:
         lent_swept: By how much *sweep* is less without that.
         theirs: The most bytes of snapshots that a storage of the user has in memory: all restart states go there, and
             what steps save where its tier is the disk. None without one.
+        tried: What there has to be room for, whatever the schedule, while the rules of the first step are measured.
         traces: The traces around in which arrays come with values: tangents, or members of a batch.
     """
 
@@ -103,6 +104,7 @@ class Sizes:
     lent: int = 0
     lent_swept: int = 0
     theirs: int | None = None
+    tried: int = 0
     traces: int = 0
 
     def widened(self, saved: int, sweep: int, seen: int) -> Sizes:
