@@ -177,6 +177,24 @@ def test_the_suite_finds_a_storage_that_takes_something_else_for_a_list(storage,
         Careless().test_arrays_are_given_in_a_list(tmp_path)
 
 
+class Boasting(Delegating):
+    """Has all in memory, and says that it has nothing there."""
+
+    memory_limit = 0
+
+
+def test_the_suite_finds_a_storage_that_has_more_in_memory_than_it_says(tmp_path):
+    """A budget would leave no room for what such a storage takes."""
+
+    class Larger(StorageContract):
+        def make(self, tmp_path):
+            """It counts its bytes rightly."""
+            return Boasting()
+
+    with pytest.raises(AssertionError):
+        Larger().test_bytes_are_counted(tmp_path)
+
+
 class Lending(Delegating):
     """Stores what `keep` makes of each array and returns what `lend` makes of each; both are told its place."""
 
