@@ -86,7 +86,7 @@ def test_the_peak_is_predicted_without_a_budget(schedule, storage):
 
 
 @pytest.mark.parametrize("storage", STORAGES)
-@pytest.mark.parametrize(("memory", "disk"), [(6, 0), (8, 10), (8, 1000), (14, 10)])
+@pytest.mark.parametrize(("memory", "disk"), [(8, 0), (8, 10), (8, 1000), (14, 10)])
 def test_a_planned_loop_takes_what_is_predicted(memory, disk, storage):
     """A schedule that is chosen is predicted for where its snapshots come to lie."""
     u, f = np.linspace(0.0, 1.0, POINTS), looping(None, STORAGES[storage])
@@ -94,8 +94,9 @@ def test_a_planned_loop_takes_what_is_predicted(memory, disk, storage):
     with profile() as p:
         grad(f, budget=budget)(u)
     assert p.steps_forward == p.predicted_steps_forward
-    # Of a storage in two tiers an entry is in one of them as a whole, and the initial state may not be kept.
-    assert p.peak_bytes <= p.predicted_whole_bytes <= (1.15 if storage == "tiered" else 1.05) * p.peak_bytes
+    # Of a storage in two tiers an entry is in one of them as a whole, and the initial state may not be kept. Of a buffer
+    # a thread may have written what is in there by then.
+    assert p.peak_bytes <= p.predicted_whole_bytes <= (1.15 if storage in ("tiered", "buffer") else 1.05) * p.peak_bytes
     alone = traced_peak(lambda: f(u))
     with traced():
         assert traced_peak(lambda: grad(f, budget=budget)(u)) <= memory * STATE + alone

@@ -15,7 +15,7 @@ from ebbtide.loop.planning.predict import is_taped, spare_tier
 from ebbtide.loop.stepping.steps import TapedStep
 from ebbtide.loop.stepping.swap import nodes_of
 from ebbtide.loop.values.state import bytes_of as bytes_of_leaves
-from ebbtide.schedules import Delete, EndForward, Forward, Mixed, Move, Position, Reverse, Snapshot
+from ebbtide.schedules import Delete, EndForward, Forward, Mixed, Move, Position, Reverse, Snapshot, StoreAll
 from ebbtide.tape.forms import form_here
 from ebbtide.tape.holders import held_by
 from ebbtide.tape.saved import SavedValue, key_of, value_of
@@ -176,8 +176,10 @@ class Moments:
         position, sizes = course.position, self.plan.sizes
         if not position.forward_ended and sizes.theirs is None:  # of two entries
             return course.buffer
-        on_disk = position.on_disk if sizes.theirs is None else len(position.snapshots)
-        return min(course.buffer, (on_disk + 1) * max(sizes.stored, sizes.stored_saved))
+        on_disk, largest = position.on_disk, max(sizes.stored, sizes.stored_saved)
+        if sizes.theirs is not None and not isinstance(self.plan.schedule, StoreAll):  # states alone, of any tier
+            on_disk, largest = len(position.snapshots) - position.saved_snapshots, sizes.stored
+        return min(course.buffer, (on_disk + 1) * largest)
 
     def _size_of(self, kept: Snapshot, course: Course) -> int:
         is_taped = (kept.kind, kept.tier) == ("saved", "memory")

@@ -196,7 +196,7 @@ class Whole:
                 # around starts from, where they have saved what is after it.
                 apart = self._within + min(BLOCK, plan.sizes.state) + (plan.sizes.state if beside else RESERVE)
             # What a step saves may have been there before it.
-            peak = min(peak, available + max(plan.sizes.alone + apart, plain, 0))
+            peak = min(peak, available + max(plan.sizes.alone + apart, plain, 0) + self._buffer)
         return plan.with_whole(self._beside + outputs + peak + RESERVE_PER_PROFILE, report.allocated_peak)
 
     def changed(self, rule: Any, plan: Plan) -> Plan:
