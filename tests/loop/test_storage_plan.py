@@ -94,8 +94,8 @@ def test_a_planned_loop_takes_what_is_predicted(memory, disk, storage):
     with profile() as p:
         grad(f, budget=budget)(u)
     assert p.steps_forward == p.predicted_steps_forward
-    # Of a storage in two tiers an entry is in one of them as a whole, and the initial state may not be kept. Of a buffer
-    # a thread may have written what is in there by then.
+    # Of a storage in two tiers an entry is in one of them as a whole, and the initial state may not be kept. What is in
+    # a buffer a thread may have written by then.
     assert p.peak_bytes <= p.predicted_whole_bytes <= (1.15 if storage in ("tiered", "buffer") else 1.05) * p.peak_bytes
     alone = traced_peak(lambda: f(u))
     with traced():

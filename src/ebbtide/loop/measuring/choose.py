@@ -147,10 +147,9 @@ def first_steps(
         common.append(_refusal(error, measured, fitting, waits if root is stepper.region.root else None))
         raise common[0] from None
     plan = whole.predict(plan, available, steps * bytes_of(measured.first.outputs), held)
-    plan = replace(plan, sizes=replace(plan.sizes, tried=0))  # which is over
-    if within.inner:
-        # A later plan, where there is less, has to try: loops in the steps ask for what they need.
-        plan = replace(plan, sizes=replace(plan.sizes, run=own.run + plan.sizes.saved - own.saved))
+    # A later plan, where there is less, has to try: loops in the steps ask for what they need.
+    run = own.run + plan.sizes.saved - own.saved if within.inner else plan.sizes.run
+    plan = replace(plan, sizes=replace(plan.sizes, run=run, tried=0))
     plan = plan.with_measuring(begun.lifting, None)
     first = begun.from_the_users(stepper, values, measured.first, account, allowed)
     if report is None:

@@ -150,10 +150,7 @@ def measure_alone(
     known_time = None if plain is None else plain.timed
     if ledger.limit is None or Meter is None or stepper.region is None or record is None:
         return sizes, known_time, 0
-    more, most_of_rules = measure_rules(record, stepper.region)
-    # Beside what the step saved, the state after it and the loop's copy of that before it, as the function has one.
-    tried = most_of_rules and most_of_rules + sizes.saved + sizes.shared + sizes.state + sizes.interpreter
-    sizes = replace(sizes, sweep=sizes.sweep + more, tried=tried)
+    sizes = _with_rules(sizes, *measure_rules(record, stepper.region))
     lone, has_room = is_lone(values, record), sizes.fixed - sizes.interpreter + RESERVE_PER_STEP
     beside = taken_beside(record) if lone else 0
     most = _most_that_waits(sizes, beside)
@@ -193,8 +190,8 @@ def measure_alone(
     function -= beside
     alone = max(0, min(function - block, sizes.sweep - most)) if waits else 0
     run = taken - max(function, made) + block
-    sizes = replace(sizes, alone=alone, unseen=0 if hides_nothing(record) else max(0, run - sizes.seen))
-    sizes = replace(sizes, tried=max(0, tried - max(0, function - block)))
+    tried, unseen = max(0, sizes.tried - max(0, function - block)), max(0, run - sizes.seen)
+    sizes = replace(sizes, alone=alone, unseen=0 if hides_nothing(record) else unseen, tried=tried)
     if function > block and first.unlisted is not None:
         sizes = replace(sizes, covered=function - block - first.unlisted)
     if free and function > block:
@@ -205,6 +202,13 @@ def measure_alone(
     # It ran beside what the taped one saved, and beside two states, and may have taken more than the function.
     least = sizes.saved + sizes.shared + sizes.state + beside if beside else 0
     return replace(sizes, run=max(sizes.run, least, run if takes or alone else 0)), plain.timed, freed
+
+
+def _with_rules(sizes: Sizes, more: int, most: int) -> Sizes:
+    """Return sizes with what rules take that were measured: *more* in the sweep, and the most that one of them did."""
+    # Beside what the step saved, the state after it, and the loop's copy of that before it, as the function has one.
+    tried = most + sizes.saved + sizes.shared + sizes.state + sizes.interpreter if most else 0
+    return replace(sizes, sweep=sizes.sweep + more, tried=tried)
 
 
 def _run_beside(
