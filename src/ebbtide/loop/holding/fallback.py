@@ -27,7 +27,7 @@ class Fallback:
         is_there: Whether the state is there.
 
     Memory:
-        None: the state is on disk, or where a user's storage has it.
+        None: the state is on disk. Of a loop with a storage of the user it is in memory, where there is room for it.
     """
 
     __slots__ = ("_ledger", "_patience", "is_there")
