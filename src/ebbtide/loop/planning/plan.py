@@ -288,10 +288,11 @@ def _planned(
 ) -> Plan:
     taken = predict(schedule, steps, sizes, costs, buffered=buffered)
     is_beside = memory is not None and spare_tier(schedule, steps) == "memory"
-    most = in_memory(
-        sizes,
-        lambda one: predict(schedule, steps, one, costs, buffered=buffered).memory + is_beside * one.restart,
-    )
+
+    def memory_of(one: Sizes) -> int:
+        found = taken if one is sizes else predict(schedule, steps, one, costs, buffered=buffered)
+        return found.memory + is_beside * one.restart
+
     return Plan(
         schedule=schedule,
         steps=steps,
@@ -299,7 +300,7 @@ def _planned(
         costs=costs,
         snapshots=taken.snapshots,
         predicted_steps_forward=taken.forward,
-        predicted_peak_bytes=max(sizes.fixed + most, sizes.tried),
+        predicted_peak_bytes=max(sizes.fixed + in_memory(sizes, memory_of), sizes.tried),
         predicted_disk_bytes=taken.disk,
         predicted_time=taken.time,
         buffer=taken.buffer,
