@@ -140,11 +140,10 @@ class Room:
             return taped(index, rule.state, pager)
         # The loop has the state that the step starts from until it is known that this fits.
         pager.pinned = frozenset(id(owner_of(leaf)) for leaf in rule.state if isinstance(leaf, np.ndarray))
-        excused, sizes = self._excused(rule), rule.plan.sizes
-        pager.unplanned = self._ledger.live + sizes.seen, max(0, excused - sizes.covered)
-        with self._beside(rule, excused), self._in_work.running(rule):
+        excused, work = self._excused(rule), self._in_work
+        with self._beside(rule, excused), work.running(rule), work.metered(rule.plan.sizes, excused) as pager.unplanned:
             found = taped(index, rule.state, pager)
-        pager.pinned, pager.unplanned = frozenset(), (0, 0)  # held as long as the step is
+        pager.pinned, pager.unplanned = frozenset(), None  # held as long as the step is
         return found
 
     def _excused(self, rule: Any) -> int:

@@ -226,7 +226,7 @@ class LoopRule(JointRule):
 
     def _advance(self, action: Forward, first: Any) -> int:
         """Run steps whose values are not saved; return where it ended."""
-        index = action.start
+        index, plain = action.start, self.room.whole.plain_step(self)
         if first is not None:
             record, self.state, output = first.take()
             self.bypass.note(record.tape)
@@ -237,7 +237,7 @@ class LoopRule(JointRule):
             index += 1
         with self._region.running(self.bypass):
             while index < action.stop and not (self.position.open and index > action.start and self._is_end()):
-                self.state, output = self.stepper.plain(index, self.state, self.bypass)
+                self.state, output = plain(index, self.state, self.bypass)
                 self.verifier.emitted(index, output)
                 self._emit(index, output)
                 del output

@@ -110,6 +110,11 @@ cdef class Meter:
         PyDataMem_SetHandler(self._capsule)
         return self
 
+    @property
+    def live(self):
+        """Bytes of arrays that were allocated in the block, and are there now."""
+        return 0 if self._metered is NULL else self._metered.live
+
     def count(self, long long nbytes):
         """Say that so many bytes more are counted elsewhere; negative for less."""
         if self._metered is not NULL:

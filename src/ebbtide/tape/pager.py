@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import weakref
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, final
 
 import numpy as np
@@ -55,7 +55,8 @@ class Pager:
         pinned: Addresses of arrays that others hold, which would stay in memory when they are paged.
         pages: What went to disk; None if nothing did.
         passed: What passed the budget, and where; None if nothing did.
-        unplanned: With more than so many bytes in the ledger there has to be room for so many that it does not count.
+        unplanned: Says for how many bytes, of which the ledger has none, there has to be room beside an operation that
+            makes so many and saves so many; None where there are no such.
 
     Memory:
         About 1 KiB for each live saved value; the values themselves are the nodes'.
@@ -73,7 +74,8 @@ class Pager:
     ) -> None:  # fmt: skip
         self.budget = self._given = budget
         self.ledger, self.strict, self._around, self._step = ledger, strict, around, step
-        self.pinned, self.unplanned, self._measures, self._margin = frozenset[int](), (0, 0), False, 0
+        self.pinned, self._measures, self._margin = frozenset[int](), False, 0
+        self.unplanned: Callable[[int, int], int] | None = None
         self.overhead, self._entries, self._sizes, self._slivers = Overhead(ledger), Entries(ledger), Sizes(), Slivers()
         self._cells, self._excluded = deque[weakref.ref[SavedValue]](), dict[int, weakref.ref[np.ndarray]]()
         # Address of an array -> (the array, its cell), both weak: one cell for all nodes that save it.
@@ -83,9 +85,9 @@ class Pager:
         self.disk, self.needed, self.lent = DiskRoom(ledger), 0, dict[int, weakref.ref[np.ndarray]]()
 
     @classmethod
-    def measuring(cls, around: Pager) -> Pager:
+    def measuring(cls, around: Pager | None) -> Pager:
         """Return a pager that keeps no value and counts, in a ledger of its own, what a tape would save."""
-        made = cls(Ledger(watched=True, unfinished=around.ledger.unfinished), None, around=around)
+        made = cls(Ledger(watched=True, unfinished=around and around.ledger.unfinished), None, around=around)
         made.passed, made._measures = "", True
         made.overhead = Overhead(made.ledger, around)
         return made
@@ -133,7 +135,8 @@ class Pager:
         saved = [a for k in signature.saves if k >= 0 and type(a := values[k]) is np.ndarray]
         new = {id(o := owner_of(a)): o.nbytes for a in saved if self.find(a) is None and not self.is_callers(a)}
         self._margin = max(self._margin, masks := masks_nbytes(signature, values))
-        need = sum(new.values()) + max(self._margin, result_nbytes(signature, values, params)) + self._unplanned()
+        need, made = sum(new.values()), max(self._margin, result_nbytes(signature, values, params))
+        need += made + (0 if self.unplanned is None else self.unplanned(made, need))
         if self._pages_now:
             indices = arrays_in(params, lambda array: not (ledger.holds(array) or self.is_callers(array)))
             beside = 0 if self._step else masks + sum([array.nbytes for array in indices])  # steps are measured
@@ -252,7 +255,8 @@ class Pager:
 
     def enforce(self, need: int, node: Node, keep: Any = None) -> None:
         """Page the oldest saved values until *need* more bytes fit, in a sweep but those to *keep*."""
-        ledger, budget, room = self.ledger, self.budget, need + self._unplanned()
+        ledger, budget = self.ledger, self.budget
+        room = need + (0 if self.unplanned is None else self.unplanned(0, 0))
         if budget is None or ledger.limit is None or self.passed is not None or ledger.live + room <= ledger.limit:
             return
         if self._step:
@@ -264,10 +268,6 @@ class Pager:
             if self.strict or keep is not None:  # a sweep needs the values and not their sizes
                 raise refusal(ledger, budget, node, room)
             self._pass(node, ledger.live + room)
-
-    def _unplanned(self) -> int:
-        """Return the bytes that a step of which more is in the ledger than planned takes beside that."""
-        return self.unplanned[1] if self.ledger.live > self.unplanned[0] else 0
 
     def _make_room(self, need: int, keep: Any = ()) -> None:
         """Page the oldest saved values, but those to keep, until *need* more bytes fit, as far as there are any."""

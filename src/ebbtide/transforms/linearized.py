@@ -69,7 +69,8 @@ def linearize(f: Callable[..., Any], *primals: Any, budget: Budget | None = None
         acct.exclude(point.values)
         acct.exclude_reached(f)
         if acct.pager is not None:
-            acct.pager.unplanned = -1, _RESERVE_ON_DISK if acct.pager.on_disk else _RESERVE
+            reserve = _reserve(acct.pager)
+            acct.pager.unplanned = lambda made, saved: reserve
         linear = LinearTape(current().level + 1, acct.ledger, acct.pager)
         # Zeros that take no memory: the steps of a loop may close over them as long as the pushforward is there.
         leaves = [linear.leaf(np.broadcast_to(np.zeros((), kind.dtype), kind.shape)) for kind in point.kinds]
@@ -86,6 +87,11 @@ def linearize(f: Callable[..., Any], *primals: Any, budget: Budget | None = None
         _check_budget(acct, program, roots)
         acct.keep_open()
     return unflatten(structure, values), Pushforward(program, point, fixed, structure, acct)
+
+
+def _reserve(pager: Pager) -> int:
+    """Return what the interpreter takes for a pushforward, in bytes."""
+    return _RESERVE_ON_DISK if pager.on_disk else _RESERVE
 
 
 def _plain(linear: LinearTape, tangent: Any) -> Any:
@@ -114,7 +120,7 @@ def _check_budget(acct: Account, program: LinearProgram, roots: list[Any]) -> No
     if pager.on_disk:
         bare = program.most_loaded + _unpageable(pager, [root for root in roots if root is not None])
         needed = bare if pager.passed is None else max(needed, bare)
-    needed += pager.unplanned[1]
+    needed += _reserve(pager)
     if pager.passed is None and needed <= limit:
         return
     budget = replace(budget, memory=ledger.binding(budget.memory))

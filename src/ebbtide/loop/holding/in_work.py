@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, final
 
 from ebbtide.ledger import SAVED, SNAPSHOTS, Ledger, Mark
 from ebbtide.loop.holding.share import paged_outside
+from ebbtide.loop.planning.sizes import Sizes
+from ebbtide.machine import Meter
 
 
 @final
@@ -50,6 +52,34 @@ class InWork:
     def kept(self) -> int:
         """Bytes that the step has saved so far, by what is known now."""
         return sum(self._ledger.kept_since(self._mark))
+
+    @contextmanager
+    def metered(self, sizes: Sizes, excused: int) -> Iterator[Callable[[int, int], int]]:
+        """
+        Yield what says for how many bytes there has to be room beside what an operation of the step asks for.
+
+        What the function alone takes is room for what the ledger has of a step, as long as the step has no more beside
+        that than the first one had. One that goes on with other operations may: where the first one had saved all, and
+        two temporaries were left, it took 0.6 states more than the budget.
+
+        Args:
+            sizes: What steps are planned to take.
+            excused: Bytes in the ledger for which there is no room in a plan.
+        """
+        ledger, planned = self._ledger, self._ledger.live + sizes.seen
+        if not sizes.spent or Meter is None:
+            yield lambda made, saved: max(0, excused - sizes.covered) if ledger.live > planned else 0
+            return
+        alone = sizes.spent - sizes.data
+        with Meter() as meter:
+
+            def unplanned(made: int, saved: int) -> int:
+                if meter.live + made <= sizes.again + alone:
+                    return 0
+                # It has what it takes more on plain values, too: of a step with nothing excused nothing is asked.
+                return max(0, min(excused, excused - alone + meter.live - self.kept - saved))
+
+            yield unplanned
 
     @contextmanager
     def giving_up(self, rule: Any) -> Iterator[None]:

@@ -197,7 +197,7 @@ def with_wider(rule: Any, index: int, record: Any, nbytes: int, live: int, most:
     """
     plan, sizes = rule.plan, rule.plan.sizes
     record.nbytes = record.nbytes or nbytes
-    rule.room.whole.shown(index, record, sizes)
+    rule.room.whole.shown(index, record, plan)
     others = held_steps(rule) if sizes.shared and nbytes > sizes.saved else {}
     if others:  # what all steps save is counted for none but the first
         first = others[min(others)]

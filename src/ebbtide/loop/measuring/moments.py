@@ -10,12 +10,29 @@ from typing import Any, final
 from ebbtide.arrays.primitive import Signature
 from ebbtide.loop.holding import ahead
 from ebbtide.loop.holding.spare import is_in_the_way
+from ebbtide.loop.measuring.taken import Taken
 from ebbtide.loop.planning.plan import Plan
-from ebbtide.loop.planning.predict import is_taped, spare_tier
+from ebbtide.loop.planning.predict import is_taped, spare_beside_taped, spare_tier
+from ebbtide.loop.planning.sizes import Sizes
 from ebbtide.loop.stepping.steps import TapedStep
 from ebbtide.loop.stepping.swap import nodes_of
 from ebbtide.loop.values.state import bytes_of as bytes_of_leaves
-from ebbtide.schedules import Delete, EndForward, Forward, Mixed, Move, Position, Reverse, Snapshot, StoreAll
+from ebbtide.schedules import (
+    Delete,
+    EndForward,
+    Forward,
+    Hierarchical,
+    Mixed,
+    Move,
+    Online,
+    Periodic,
+    Position,
+    Reverse,
+    Revolve,
+    Snapshot,
+    StoreAll,
+)
+from ebbtide.tape.blocks import BLOCK
 from ebbtide.tape.forms import form_here
 from ebbtide.tape.holders import held_by
 from ebbtide.tape.saved import SavedValue, key_of, value_of
@@ -44,6 +61,8 @@ class Course:
         each: Bytes that others are expected to save at most; None for as many as planned.
         buffer: Bytes of the buffers for disk.
         before: What the steps before each one saved together, if they are not all as planned.
+        taken: What steps took that have run.
+        widest: The step that saved most, if it is known.
     """
 
     position: Position
@@ -58,6 +77,8 @@ class Course:
     each: int | None = None
     buffer: int = 0
     before: list[int] = field(default_factory=list)
+    taken: Taken = field(default_factory=Taken)
+    widest: int | None = None
 
 
 @final
@@ -141,13 +162,14 @@ class Moments:
         if is_taped(action):
             course.spare = course.spare and (course.stays or not is_in_the_way(schedule, sizes, position, action))
             course.spare = course.spare and not self._is_given_up(position, counted + waiting)
-            taped = self.traced - self._less(action.start, course)
+            taped = course.taken.on_tape(action.start, self.traced - self._less(action.start, course))
             taped = taped if self.inside is None else self.inside.tape(self, course, action, counted + waiting)
             now = held + waiting + sizes.state - self._is_saved(position) * self.passed + taped
         elif isinstance(action, Forward):
             kept = self._added(Snapshot(action.start, "restart", action.tier), course) if action.snapshot else 0
             plain = self.plain - self._less(0 if action.start == 0 else -1, course)
-            now = held + waiting + kept + sizes.state + max(plain, 2 * self.moved)  # and the loop's copy
+            plain = max(plain, 2 * self.moved, course.taken.off_tape(action))  # and the loop's copy
+            now = held + waiting + kept + sizes.state + plain
         elif isinstance(action, Reverse):
             course.spare = course.spare and (course.stays or not is_in_the_way(schedule, sizes, position, action))
             between = self.between
@@ -195,6 +217,8 @@ class Moments:
     def _less(self, step: int, course: Course) -> int:
         """Return the bytes that a step saves less than planned; less than none where it saves more."""
         known = course.known.get(step, course.each) if self.inside is None else None
+        if step not in course.known and course.widest is not None and course.taken.is_narrow(step):
+            known = course.known.get(0) if course.taken.is_wide(course.widest) else known
         return 0 if known is None else self.plan.sizes.saved - known
 
     def held(self, course: Course) -> int:
@@ -286,3 +310,39 @@ def bytes_moved(nodes: list[Any], before: list[Any], after: list[Any]) -> int:
         made += [] if id(node) in left else [leaf]
         left.discard(id(node))  # the second time it is copied, too
     return bytes_of_leaves(made)
+
+
+def is_followed(plan: Plan) -> bool:
+    """Return whether the schedule of a plan is followed, action by action."""
+    known = isinstance(plan.schedule, (Hierarchical, Mixed, Online, Periodic, Revolve, StoreAll))
+    return known and plan.steps <= MOST_STEPS
+
+
+def bytes_beyond(plan: Plan, traced: int, within: int, *, bounded: bool) -> int:
+    """
+    Return the bytes that a call takes beyond the predicted peak.
+
+    A step that is run again on a tape has its own temporaries beside what it saves, and beside it there are the state
+    that it starts from and a cotangent. That may be more than its sweep takes: of a Runge-Kutta step 17 states, and 15
+    in the sweep. Between the sweeps, code after the loop makes a cotangent of the final state, block by block; what
+    else it takes is not known.
+
+    Args:
+        plan: The plan.
+        traced: The most bytes that were allocated for the taped first step at a time.
+        within: What this says of a loop in the steps.
+        bounded: Whether there is a budget.
+    """
+    sizes = plan.sizes
+    # Where each step runs once, no cotangent is there when it does.
+    again = 0 if isinstance(plan.schedule, StoreAll) else sizes.state + sizes.gradients
+    spare = spare_beside_taped(plan.schedule, plan.steps, sizes) if bounded else 0
+    # A plain step has the old state, the new one, and the loop's copy of that.
+    taped = max(traced, 2 * sizes.state if again else 0) + sizes.state + again + spare
+    most = max(taped, bytes_between(sizes), sizes.sweep + sizes.gradients + within)
+    return min(BLOCK, 2 * sizes.state) + max(0, most - (sizes.fixed - sizes.interpreter))
+
+
+def bytes_between(sizes: Sizes) -> int:
+    """Return the bytes between the two sweeps: of the last step, the final state, its cotangent and a block of it."""
+    return sizes.saved + sizes.shared + 2 * sizes.state + min(BLOCK, sizes.state)

@@ -19,16 +19,25 @@ from ebbtide.loop.holding.held import counted_bytes, stays_bytes
 from ebbtide.loop.holding.share import held_steps, lenders_of
 from ebbtide.loop.measuring.first import First
 from ebbtide.loop.measuring.measure import bytes_passed
-from ebbtide.loop.measuring.moments import MOST_STEPS, Course, Moments, bytes_asked, bytes_moved
+from ebbtide.loop.measuring.moments import (
+    Course,
+    Moments,
+    bytes_asked,
+    bytes_between,
+    bytes_beyond,
+    bytes_moved,
+    is_followed,
+)
 from ebbtide.loop.measuring.nested import LoopsInside, OneInside, find_left
+from ebbtide.loop.measuring.taken import Taken
 from ebbtide.loop.planning.plan import Plan
-from ebbtide.loop.planning.predict import count_saved, spare_beside_taped, table_bytes
+from ebbtide.loop.planning.predict import count_saved, table_bytes
 from ebbtide.loop.planning.sizes import RESERVE, RESERVE_PER_PROFILE, Sizes, count_tuples
 from ebbtide.loop.stepping.given import in_region
 from ebbtide.loop.stepping.steps import TapedStep
 from ebbtide.loop.stepping.swap import nodes_of
 from ebbtide.loop.values.state import bytes_of
-from ebbtide.schedules import Hierarchical, Mixed, Online, Periodic, Position, Revolve, Snapshot, StoreAll
+from ebbtide.schedules import Position, Snapshot
 from ebbtide.tape.blocks import BLOCK
 from ebbtide.tape.forms import form_here
 from ebbtide.tape.holders import held_by
@@ -60,7 +69,8 @@ class Whole:
     __slots__ = (
         "_around", "_asked", "_before", "_begun", "_beside", "_buffer", "_each", "_given", "_gone", "_inner", "_kept",
         "_leaf", "_ledger", "_measured", "_met", "_most", "_moved", "_others", "_outputs", "_passed", "_reached",
-        "_saved", "_state", "_sums", "_traced", "_unreached", "_widest", "_within", "available", "is_outgrown",
+        "_saved", "_state", "_sums", "_taken", "_traced", "_unreached", "_widest", "_within", "available",
+        "is_outgrown",
     )  # fmt: skip
 
     def __init__(self, ledger: Ledger) -> None:
@@ -76,6 +86,7 @@ class Whole:
         # When it began: the peak, what the ledger had beside what loops held, and this.
         self._begun, self._state, self._measured, self._buffer = (0, 0, 0), 0, 0, 0
         self._inner: LoopsInside | None = None
+        self._taken = Taken()
         # Bytes that a step saved at most, and is expected to; and of the state before the last one that the ledger had.
         self._widest, self._most, self._met, self.is_outgrown = 0, sys.maxsize, 0, False
 
@@ -178,15 +189,15 @@ class Whole:
         self._measured = report.allocated_peak - self._before if is_timed else 0
         self._unreached = min(self._unreached, others)  # some may be on disk by now
         extra, beside = self._inside(plan)
-        is_followed = _is_followed(plan)
-        if is_followed:
+        followed = is_followed(plan)
+        if followed:
             beyond = self._follow(plan, Course(Position(steps=plan.steps)))
         else:
-            beyond = _bytes_beyond(plan, traced, self._within, bounded=available is not None)
+            beyond = bytes_beyond(plan, traced, self._within, bounded=available is not None)
             beyond += beside * count_saved(plan.schedule, plan.steps) + self._buffer
         report.within = max(report.within, beyond)
         peak = plan.predicted_peak_bytes + beyond
-        if available is not None and (extra or not is_followed) and not (is_followed and self._inner):
+        if available is not None and (extra or not followed) and not (followed and self._inner):
             plain = 4 * plan.sizes.state + plan.sizes.gradients - plan.sizes.fixed
             # Where most is what loops in a step have to have, room for their cotangents is in it, and none is there.
             idle = extra and plan.sizes.run + plan.sizes.state > plan.sizes.sweep_beyond
@@ -207,7 +218,7 @@ class Whole:
             return plan
         self._expect(plan.sizes, plan.sizes.saved if self._each is None else self._each)
         whole += plan.predicted_peak_bytes - known.predicted_peak_bytes
-        if _is_followed(plan) and not position.open:
+        if is_followed(plan) and not position.open:
             # By now it is known what code after the loop has taken. Without a bound no step knows what it holds.
             own = counted_bytes(rule) + stays_bytes(rule) + _bytes_left_to(rule)  # which the moments have, too
             others = self._ledger.live - own if rule.room.bounded else self._others
@@ -217,6 +228,8 @@ class Whole:
                 course.inside = {} if self._inner is None else find_left(rule, self._ledger)
                 course.known = {0: self._saved, **_bytes_of_steps(rule)}
                 course.each, course.swept = self._each, self._sweeps_of(rule)
+                if self._inner is None:
+                    course.taken, course.widest = self._taken, max(course.known, key=course.known.__getitem__)
                 beyond = self._follow(plan, course, others=more)
                 peak = min(plan.predicted_peak_bytes + beyond, self._bound(plan)) + more
                 whole = self._beside + self._outputs + peak + RESERVE_PER_PROFILE
@@ -236,7 +249,7 @@ class Whole:
             return sys.maxsize
         sizes = plan.sizes
         # In no ledger are the state that a step starts from, a cotangent, and what a step takes for a moment.
-        apart = 2 * sizes.state + min(BLOCK, 2 * sizes.state) + (self._traced or 0) - self._kept
+        apart = 2 * sizes.state + min(BLOCK, 2 * sizes.state) + self._taken.beside((self._traced or 0) - self._kept)
         return self.available + max(sizes.alone, sizes.excused) + apart
 
     def turns(self, rule: Any) -> None:
@@ -265,16 +278,28 @@ class Whole:
         """Run a step of a loop, see `Stepper.taped`, and take note of what it begins with that is in the ledger."""
         owners = {id(owner_of(leaf)): leaf.nbytes for leaf in state if isinstance(leaf, np.ndarray)}
         met, given_up = sum([owners[one] for one in owners if self._ledger.count_holders(one)]), rule.room.given_up
-        found = rule.stepper.taped(index, state, pager)
+        found = self._measuring(rule.stepper.taped, rule.plan, tape=True)(index, state, pager)
         self._met = met if rule.room.given_up == given_up else 0  # what it met of a step that went is its own by now
         return found
 
-    def shown(self, step: int, record: TapedStep, sizes: Sizes) -> None:
+    def plain_step(self, rule: Any) -> Any:
+        """Return what runs a plain step of a loop, and takes note of what it takes where there is a report."""
+        run = rule.stepper.plain
+        return run if self._ledger.report is None else self._measuring(run, rule.plan, tape=False)
+
+    def _measuring(self, run: Any, plan: Plan, *, tape: bool) -> Any:
+        is_measured = self._traced is not None and self._inner is None and is_followed(plan)
+        return self._taken.measuring(run, self._traced or 0, tape=tape) if is_measured else run
+
+    def shown(self, step: int, record: TapedStep, plan: Plan) -> None:
         """Take note of what a step saved; of the first one it is known."""
         if step and self._traced is not None:
-            record.before = min(sizes.passed_on, self._met)
+            record.before = min(plan.sizes.passed_on, self._met)
             self._widest = max(self._widest, record.nbytes + record.before)
             self.is_outgrown = self._widest > self._most
+            if (report := self._ledger.report) is not None:
+                self.is_outgrown |= self._taken.shown(record, self._traced - self._kept)
+                self.is_outgrown |= report.allocated_peak > (plan.predicted_whole_bytes or sys.maxsize)
 
     def outgrown(self, rule: Any) -> None:
         """Tell the report what a loop is going to hold of which a step has saved more than is predicted for."""
@@ -298,7 +323,7 @@ class Whole:
         return extra, extra if plan.sizes.saved == self._saved else 0
 
     def _follow(self, plan: Plan, course: Course, *, others: int = 0) -> int:
-        """Return the same as `_bytes_beyond`, moment by moment, which may be less than nothing."""
+        """Return the same as `bytes_beyond`, moment by moment, which may be less than nothing."""
         available = None if self.available is None else self.available - others
         course.buffer = plan.buffer + self._buffer
         moments = self.moments(plan, available)
@@ -327,7 +352,7 @@ class Whole:
         limit = None if available is None else available - sizes.interpreter
         block = min(BLOCK, 2 * sizes.state)
         sweep = sizes.sweep + sizes.gradients + self._within + extra + block
-        between = 0 if swept else _bytes_between(sizes) + block - self._passed  # which is the final state
+        between = 0 if swept else bytes_between(sizes) + block - self._passed  # which is the final state
         traced = (self._traced or 0) + max(0, sizes.saved - self._saved)
         plain = traced - self._kept + sizes.state if extra else traced
         plain, beside = (plain, beside) if inside is None else (inside.plain, 0)
@@ -343,7 +368,7 @@ class Whole:
 
 def _can_be_followed(rule: Any) -> bool:
     """Return whether a joint rule is a loop of which it is known what it does."""
-    is_loop = hasattr(rule, "room") and _is_followed(rule.plan) and not rule.position.open
+    is_loop = hasattr(rule, "room") and is_followed(rule.plan) and not rule.position.open
     return is_loop and rule.room.whole._traced is not None
 
 
@@ -362,39 +387,3 @@ def _bytes_of_steps(rule: Any) -> dict[int, int]:
 def _on_tape(leaves: list[Any]) -> list[Any]:
     """Return the leaves that have a node."""
     return [leaf for leaf in leaves if type(leaf) is TracedArray and isinstance(leaf._node, Node)]
-
-
-def _is_followed(plan: Plan) -> bool:
-    """Return whether the schedule of a plan is followed, action by action."""
-    known = isinstance(plan.schedule, (Hierarchical, Mixed, Online, Periodic, Revolve, StoreAll))
-    return known and plan.steps <= MOST_STEPS
-
-
-def _bytes_beyond(plan: Plan, traced: int, within: int, *, bounded: bool) -> int:
-    """
-    Return the bytes that a call takes beyond the predicted peak.
-
-    A step that is run again on a tape has its own temporaries beside what it saves, and beside it there are the state
-    that it starts from and a cotangent. That may be more than its sweep takes: of a Runge-Kutta step 17 states, and 15
-    in the sweep. Between the sweeps, code after the loop makes a cotangent of the final state, block by block; what
-    else it takes is not known.
-
-    Args:
-        plan: The plan.
-        traced: The most bytes that were allocated for the taped first step at a time.
-        within: What this says of a loop in the steps.
-        bounded: Whether there is a budget.
-    """
-    sizes = plan.sizes
-    # Where each step runs once, no cotangent is there when it does.
-    again = 0 if isinstance(plan.schedule, StoreAll) else sizes.state + sizes.gradients
-    spare = spare_beside_taped(plan.schedule, plan.steps, sizes) if bounded else 0
-    # A plain step has the old state, the new one, and the loop's copy of that.
-    taped = max(traced, 2 * sizes.state if again else 0) + sizes.state + again + spare
-    most = max(taped, _bytes_between(sizes), sizes.sweep + sizes.gradients + within)
-    return min(BLOCK, 2 * sizes.state) + max(0, most - (sizes.fixed - sizes.interpreter))
-
-
-def _bytes_between(sizes: Sizes) -> int:
-    """Return the bytes between the two sweeps: of the last step, the final state, its cotangent and a block of it."""
-    return sizes.saved + sizes.shared + 2 * sizes.state + min(BLOCK, sizes.state)
