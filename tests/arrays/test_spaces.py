@@ -8,9 +8,11 @@ import gc
 import subprocess
 import sys
 import weakref
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import optree
 import pytest
 from tests.fields import Field, Tensor, pack, product, random_field, same_bits, sine, spread, unpack, velocity
 from tests.measure import peak_bytes
@@ -29,6 +31,7 @@ from ebbtide import (
     primitive,
     register_space,
     stop_gradient,
+    timeloop,
     value_and_grad,
     vjp,
 )
@@ -529,6 +532,24 @@ def test_unregistered_type():
         vjp(lambda x: Stranger(), 1.0)
     with pytest.raises(TypeError, match=r"returned a Stranger.*register_space"):
         grad(make)(1.0)
+
+
+def test_dataclass_that_is_no_container():
+    """A dataclass that optree does not know is an error with what to write; with that it is a state and an argument."""
+
+    @dataclass
+    class Plain:
+        u: np.ndarray
+
+    @optree.dataclasses.dataclass(namespace="")
+    class Known:
+        u: np.ndarray
+
+    f = lambda s: timeloop(lambda s, i: type(s)(s.u * 2.0), s, 3)
+    for call in (lambda: f(Plain(np.ones(2))), lambda: grad(lambda s: np.sum(s.u))(Plain(np.ones(2)))):
+        with pytest.raises(TypeError, match=r'Plain .*write @optree\.dataclasses\.dataclass\(namespace=""\) in place'):
+            call()
+    assert grad(lambda s: np.sum(f(s).u))(Known(np.ones(2))).u.tolist() == [8.0, 8.0]
 
 
 def test_subclass_of_a_registered_type():

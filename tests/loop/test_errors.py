@@ -55,6 +55,16 @@ def test_number_of_inputs_that_disagrees(inputs):
             call(lambda u, x: u, U0, STEPS, inputs=inputs)
 
 
+def test_several_arrays_of_inputs():
+    """Arrays side by side that have a row for each step are no inputs, and the error says how to give their rows."""
+    a, b = np.arange(35.0).reshape(7, 5), np.ones((7, 5))
+    with pytest.raises(ValueError, match=r"2 inputs for 7 steps.* has 7 rows: .*inputs=lambda i: \(a\[i\], b\[i\]\)"):
+        run(lambda u, x: u * x[0], inputs=(a, b))
+    assert np.array_equal(run(lambda u, x: u + x[0] * x[1], inputs=lambda i: (a[i], b[i])), np.ones(5))
+    with pytest.raises(ValueError, match=r"step\.$"):
+        run(lambda u, x: u * x[0], inputs=(a, np.ones((6, 5))))
+
+
 @pytest.mark.parametrize("steps", [-1, 2.0, True, "3", None])
 def test_steps_that_are_no_number(steps):
     """`steps` is an int that is not negative."""

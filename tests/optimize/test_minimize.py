@@ -6,6 +6,7 @@ from functools import partial
 
 import numpy as np
 import pytest
+from tqdm import tqdm
 
 from ebbtide import Budget, timeloop
 from ebbtide.optimize import Control, ReducedFunctional, minimize
@@ -197,10 +198,12 @@ def test_the_callback_ends_the_search(method):
         minimize(lambda x: rosenbrock(x) + 0.0 * next(calls), np.full(4, -0.5), method)
 
 
-def test_progress_is_shown_only_if_asked_for(capsys):
-    """progress=True shows the iterations and J on stderr; by default there is nothing."""
+def test_progress_is_shown_only_if_asked_for(capsys, monkeypatch):
+    """progress=True shows the iterations and J on stderr; by default there is nothing, and no thread of a bar."""
+    monkeypatch.setattr(tqdm, "monitor", None)
     minimize(rosenbrock, np.zeros(3))
     assert capsys.readouterr() == ("", "")
+    assert tqdm.monitor is None
     found = minimize(rosenbrock, np.zeros(3), progress=True)
     shown = capsys.readouterr()
     assert shown.out == ""

@@ -356,6 +356,8 @@ WITHIN = {
     "checkpoint": lambda f, x: grad(checkpoint(f))(x),
     "step": lambda f, x: grad(lambda x: timeloop(lambda s, i: (s[0], f(s[0])), (x, 0.0), 4, schedule=Revolve(1))[1])(x),
     "program": lambda f, x: jit(grad(f))(x),
+    "differentiated program": lambda f, x: grad(jit(f))(x),
+    "program of tangents": lambda f, x: np.array([jit(lambda x, v: jvp(f, (x,), (v,))[1])(x, v) for v in np.eye(3)]),
     "members": lambda f, x: vmap(grad(f))(np.stack([x, x]))[1],
 }
 
@@ -369,6 +371,14 @@ def test_arrays_of_its_own_in_each_derivative(body, within):
     assert np.array_equal(grad(lambda x: total(x, checkpoint(body), lambda u: u))(x), expected)
     found = WITHIN[within](lambda x: total(x, checkpoint(body), lambda u: u), x)
     np.testing.assert_allclose(found, expected, rtol=1e-14)
+
+
+@pytest.mark.parametrize("run", [lambda f: f, jit, lambda f: lambda x: value_and_grad(f)(x)[0]])
+@pytest.mark.parametrize("body", [written, given_back])
+def test_arrays_of_its_own_without_a_derivative(body, run):
+    """A function has one value, with a derivative and without, also where a body writes into its argument."""
+    x = np.arange(1.0, 4.0)
+    assert run(lambda x: total(x, checkpoint(body), lambda u: u))(x) == total(x, body, np.copy)
 
 
 def test_under_a_budget(tmp_path):

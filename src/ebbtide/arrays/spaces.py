@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, is_dataclass
 from typing import Any, cast, final
 
 import numpy as np
@@ -226,5 +226,7 @@ def advice(value: Any) -> str:
     base = next((base for base in type(value).__mro__[1:] if base in SPACES), None)
     name = type(value).__name__
     if base is None:
-        return f" If {name} is a type of vectors, register it with ebbtide.register_space."
+        decorator = '@optree.dataclasses.dataclass(namespace="")'
+        container = f" For {name} to be a container write {decorator} in place of @dataclass." * is_dataclass(value)
+        return f"{container} If {name} is a type of vectors, register it with ebbtide.register_space."
     return f" {base.__name__} is a registered type of vectors, and its subclass {name} is not: register that too."

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, cast, final
@@ -150,21 +151,18 @@ def minimize(
     form = _Form(functional, m0)
     if form.start.size == 0:
         raise ValueError("m0 has no unknowns, so that there is nothing to minimize: give arrays that are not empty.")
-    limits = None
-    if bounds is not None:
-        if not bounded:
-            names = ", ".join(name for name, (takes, _) in _METHODS.items() if takes)
-            raise ValueError(f"The method {method} takes no bounds; {names} do.")
-        limits = Bounds(*_limits(bounds, form))
-    with tqdm(desc=method, unit="iteration", disable=not progress, mininterval=0.2) as bar:
+    if bounds is not None and not bounded:
+        names = ", ".join(name for name, (takes, _) in _METHODS.items() if takes)
+        raise ValueError(f"The method {method} takes no bounds; {names} do.")
+    limits = None if bounds is None else Bounds(*_limits(bounds, form))
+    # A bar has a thread that stays for good, also one that is not shown.
+    with tqdm(desc=method, unit="iteration", mininterval=0.2) if progress else nullcontext() as bar:
         watch = _Watch(functional, form, callback, bar)
         arguments: dict[str, Any] = {"method": method, "jac": True, "tol": tol, "options": dict(options or {})}
-        if limits is not None:
-            arguments["bounds"] = limits
         if second:
             arguments["hessp"] = watch.hessian
         try:
-            found = scipy_minimize(watch.evaluate, form.start, callback=watch.iterated, **arguments)
+            found = scipy_minimize(watch.evaluate, form.start, callback=watch.iterated, bounds=limits, **arguments)
             return watch.result(found)
         except StopIteration:
             # SciPy ends TNC by an exception, and all other methods by a result in these words.
@@ -286,8 +284,9 @@ class _Watch:
         # Nearly always the last evaluated point; a trust region may go back to the one before.
         value, slope = self._at(vector)
         self._values.append(value)
-        self._bar.set_postfix_str(f"J = {value:.4e}, |dJ| = {np.max(np.abs(slope), initial=0.0):.1e}", refresh=False)
-        self._bar.update()
+        if self._bar is not None:
+            self._bar.set_postfix_str(f"J = {value:.4e}, |dJ| = {np.max(np.abs(slope), initial=0.0):.1e}", False)
+            self._bar.update()
         if self._callback is not None:
             try:
                 self._callback(self._form.unravel(vector), value)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import wraps
 from typing import Any, final
@@ -12,8 +12,8 @@ import numpy as np
 
 from ebbtide.arrays.array_type import lies_as_copied
 from ebbtide.arrays.batched import innermost_batch
-from ebbtide.arrays.containers import apart, copied_leaf, flatten, has_vectors, is_differentiable, unflatten
-from ebbtide.arrays.context import current, entered, value_trace
+from ebbtide.arrays.containers import copied_leaf, flatten, has_vectors, is_differentiable, unflatten
+from ebbtide.arrays.context import current, entered
 from ebbtide.arrays.functions import check_function
 from ebbtide.arrays.primitive import inside
 from ebbtide.arrays.traced import TracedArray
@@ -29,7 +29,8 @@ from ebbtide.tape.linear_region import is_alone, linear_trace
 from ebbtide.tape.node import Node
 from ebbtide.tape.overhead import PAGE
 from ebbtide.tape.pager import Pager
-from ebbtide.tape.region import Region, shown
+from ebbtide.tape.plain_checkpoint import plain_checkpoint
+from ebbtide.tape.region import Region
 from ebbtide.tape.rounding import is_other_off_tape
 from ebbtide.tape.saved import checksum_of_result, guarded, opened, value_of
 from ebbtide.tape.sweep import sweep
@@ -45,8 +46,8 @@ def checkpoint(f: Callable[..., Any]) -> Callable[..., Any]:
     Return *f* as an operation that keeps its arguments only, and runs again in the reverse sweep.
 
     Args:
-        f: A function of arrays and containers of arrays. What it uses by closure is found. In a derivative it is given
-            copies, and gives some: what it writes into an argument is not seen outside, in either run.
+        f: A function of arrays and containers of arrays. What it uses by closure is found. It is given copies, and
+            gives some: what it writes into an argument is not seen outside, in either run, and without a derivative.
 
     Returns:
         A function with the arguments and results of *f*, which runs once forward and once in the sweep.
@@ -82,13 +83,7 @@ def checkpoint(f: Callable[..., Any]) -> Callable[..., Any]:
             return linear_checkpoint(f, args, kwargs, linear)
         if tape is None or context.tangent is not None:
             # Forward mode keeps nothing: there is nothing to save. A program is told what it may have to.
-            args, kwargs = _as_traced(args, kwargs)
-            if not context.traces or context.follower is not None:
-                with nullcontext() if context.follower is None else context.follower.checkpoint():
-                    return f(*args, **kwargs)
-            # Within a derivative that runs it elsewhere, or in another mode: as on a tape, where it has copies.
-            args, kwargs = apart((args, kwargs))
-            return apart(f(*args, **kwargs))
+            return plain_checkpoint(f, args, kwargs)
         region = Region(tape)
         tape.packed.met |= has_vectors((args, kwargs))
         leaves, structure = flatten((args, kwargs))
@@ -108,15 +103,6 @@ def checkpoint(f: Callable[..., Any]) -> Callable[..., Any]:
         return unflatten(output_structure, record_results(tape, rule, rule.parents, outputs))
 
     return wrapped
-
-
-def _as_traced(args: Any, kwargs: Any) -> Any:
-    """Return arguments among which there are vectors as the function has them on a tape: plain vectors as traced."""
-    trace = value_trace(current()) if has_vectors((args, kwargs)) else None
-    if trace is None:
-        return args, kwargs
-    leaves, structure = flatten((args, kwargs))
-    return unflatten(structure, [shown(trace, leaf) for leaf in leaves])
 
 
 @final

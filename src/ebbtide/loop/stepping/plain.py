@@ -163,7 +163,10 @@ def check_arguments(steps: int, leaves: list[Any], inputs: Any, options: Options
     count = steps if inputs is None or callable(inputs) else count_inputs(inputs)
     if count != steps and (until is None or count < steps):
         most = "at most " if until is not None else ""
-        raise ValueError(f"There are {count} inputs for {most}{steps} steps. Give one input for each step.")
+        more, listed = "", inputs if isinstance(inputs, (tuple, list)) else ()
+        if listed and all((getattr(one, "shape", None) or ())[:1] == (steps,) for one in listed):
+            more = f" Each of these has {steps} rows: give a row of each to step i by inputs=lambda i: (a[i], b[i])."
+        raise ValueError(f"There are {count} inputs for {most}{steps} steps. Give one input for each step.{more}")
     if outputs and steps == 0:
         raise ValueError("A loop of 0 steps has no outputs, not even their shapes. Leave outputs= out.")
     if schedule is not None and not isinstance(schedule, Schedule):
