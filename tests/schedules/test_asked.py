@@ -80,6 +80,11 @@ def test_costs_and_positions(schedule: Any, wrong: Any):
         schedule.predicted_time(STEPS, wrong)
     with pytest.raises(ScheduleError, match=f"{wrong!r} is no position.*Give a Position"):
         schedule.forward_steps_left(wrong)
+    with pytest.raises(ScheduleError, match=f"{wrong!r} is no position.*Give a Position"):
+        schedule.next_action(wrong)
+    if isinstance(schedule, Revolve):
+        with pytest.raises(ScheduleError, match=f"{wrong!r} is no position.*Give a Position"):
+            schedule.find_surplus(wrong)
 
 
 def test_steps_of_a_loop_with_an_open_end():

@@ -6,6 +6,7 @@ import copy
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any
 
@@ -28,8 +29,9 @@ from ebbtide.schedules import (
     Snapshot,
     StoreAll,
 )
-from ebbtide.schedules.revolve import keep_best
+from ebbtide.schedules.revolve import keep_best, split
 from ebbtide.schedules.snapshots import Stack
+from ebbtide.schedules.splits import divide_by_two
 
 
 def count_calls(work: Callable[[], object]) -> int:
@@ -211,3 +213,23 @@ def test_loops_of_two_threads_may_share_a_schedule(schedule: Any) -> None:
     theirs.predicted_time(9, Costs(write=2, read=2))
     object.__setattr__(ours, "_tables", Contested(list(theirs._tables)))
     assert ours.forward_steps(90) == steps
+
+
+@pytest.mark.parametrize("schedule", [Mixed(3), Mixed(9, 4, 1), Hierarchical(2, 3), Hierarchical(0, 2)], ids=repr)
+def test_first_actions_of_the_longest_loops_with_few_slots(schedule, monkeypatch):
+    """Beyond the table thousands of places are found at once, not one by one for each of hundreds of sums."""
+    for table in ("mixed_table", "hierarchical_table"):
+        monkeypatch.setattr(f"ebbtide.schedules.{table}.MOST_STEPS", 2**10)
+    # 348 thousand places at 1e8 steps with three slots, one by one.
+    assert count_calls(lambda: follow(schedule, Position(steps=10**8), 2)) < 300_000
+
+
+def test_places_found_at_once():
+    """They are those that are found one by one, and what is in front of the last is no more than the rest."""
+    for length in range(7, 600):
+        lengths, places = divide_by_two(length, 2 + length % 5)
+        expected, last = list[int](), length
+        while last > 2 + length % 5:
+            expected.append(last := split(last, 2))
+        assert places.tolist() == expected
+        assert lengths.tolist() == [before - after for before, after in pairwise([length, *expected])]

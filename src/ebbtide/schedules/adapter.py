@@ -10,7 +10,7 @@ from typing import Any, cast, final
 
 from ebbtide.errors import ScheduleError
 from ebbtide.schedules.actions import Action, Copy, Delete, EndForward, EndReverse, Forward, Move, Reverse
-from ebbtide.schedules.asked import steps_of
+from ebbtide.schedules.asked import check_position, steps_of
 from ebbtide.schedules.base import Schedule
 from ebbtide.schedules.no_reverse import NoReverse
 from ebbtide.schedules.position import Position
@@ -95,6 +95,7 @@ class Recorded(Schedule):
 
     def next_action(self, position: Position) -> Action | None:
         """See `Schedule.next_action`; it finds the position in the trace by its hash."""
+        check_position(position)
         if position.finished:
             return None
         if position.steps != self.steps or position.open:

@@ -34,7 +34,7 @@ class Schedule(ABC):
             The action, or None when the position is finished.
 
         Raises:
-            ScheduleError: No action leads on from this position.
+            ScheduleError: It is no position, or no action leads on from it.
         """
 
     def forward_steps(self, steps: int) -> int:

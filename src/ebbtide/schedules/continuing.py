@@ -21,6 +21,7 @@ from ebbtide.schedules.actions import (
     reverse,
     run,
 )
+from ebbtide.schedules.asked import check_position
 from ebbtide.schedules.position import Position, Snapshot
 from ebbtide.schedules.snapshots import find_place
 
@@ -183,8 +184,9 @@ def restart_action(position: Position, schedule: RestartSchedule) -> Action | No
         The action, None if the position is finished.
 
     Raises:
-        ScheduleError: The position cannot be completed.
+        ScheduleError: It is no position, or it cannot be completed.
     """
+    check_position(position)
     if position.finished:
         return None
     # In the middle of the reverse sweep, where most questions are asked, nothing is forced.

@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import takewhile
 from math import inf
-from typing import final
+from typing import TypeVar, final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ebbtide.schedules.costs import Costs
 from ebbtide.schedules.revolve import count_forward, count_reach, split
-from ebbtide.schedules.splits import MOST_CELLS, MOST_STEPS, Recursion, sum_up
+from ebbtide.schedules.splits import MOST_CELLS, MOST_STEPS, Recursion, divide_by_two, sum_up
+
+T = TypeVar("T", float, NDArray[np.float64])
 
 # Up to so many steps a table has all lengths, and beyond at least so many: slots on disk that are more than its cells
 # then allow have no row. With one for each of 10,000 it had 419 lengths, and came to 5.7 times the cost of 400 slots.
@@ -49,7 +51,7 @@ class HierarchicalTable:
         12 bytes for each row and length; at most 50 MB, and 15 MB for lengths beyond these.
     """
 
-    __slots__ = ("_enough", "_known", "_splits", "costs", "disk", "memory")
+    __slots__ = ("_alone", "_enough", "_known", "_splits", "costs", "disk", "memory")
 
     def __init__(self, steps: int, memory: int, disk: int, costs: Costs) -> None:
         self.memory, self.costs = memory, costs
@@ -83,6 +85,8 @@ class HierarchicalTable:
         ).solve(length)
         self._enough = self._find_enough(alone) if rows > self.disk else None
         self._known: dict[tuple[int, int], float] = {}
+        # For sums beyond the table.
+        self._alone = alone if length < steps else alone[:0]
 
     def _find_enough(self, alone: NDArray[np.float64]) -> NDArray[np.int64]:
         """Return how many slots are in use at most, for each length, where there are as many as are of use."""
@@ -153,7 +157,7 @@ class HierarchicalTable:
     def _places(self, key: tuple[int, int]) -> Iterator[tuple[int, int]]:
         """Beyond the table yield the lengths and the places, which are those of `Revolve` on disk."""
         row, length = key
-        while length > self._splits.steps:
+        while row > 1 and length > self._splits.steps:
             place = split(length, row + 1)
             yield length, place
             length = place
@@ -165,6 +169,29 @@ class HierarchicalTable:
     def _total(self, key: tuple[int, int]) -> float:
         """P, interval after interval, from the last to the first."""
         total, place, costs = 0.0, key[1], self.costs
+        if key[0] == 0:
+            return self._run_again(place)
+        if key[0] == 1:
+            # All at once, as of longer loops with few slots these are thousands, and asked for by hundreds.
+            lengths, places = divide_by_two(place, self._splits.steps)
+            total = float((costs.forward * places + self._one_left(lengths) + costs.read).sum())
+            return total + self.stored(2, int(places[-1]))
         for length, place in self._places(key):
             total += costs.forward * place + self.fresh(key[0], length - place) + costs.read
         return total + self.stored(key[0] + 1, place)
+
+    def _run_again(self, length: T) -> T:
+        """Return P beyond the table for one slot on disk, from which each step runs again."""
+        whole, costs = self._splits.steps, self.costs
+        runs = (length * (length - 1) - whole * (whole - 1)) / 2
+        again = self.alone(1, self.memory) + costs.read
+        return costs.forward * runs + (length - whole) * again + self._splits.cost(0, whole)
+
+    def _one_left(self, lengths: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Return `fresh` of many lengths, the first of them the longest, where one slot on disk is free."""
+        if len(self._alone) <= lengths[0]:
+            self._alone = self._find_alone(int(lengths[0]))
+        whole = self._splits.steps
+        within = self._splits.costs[0, np.minimum(lengths, whole)]
+        stored = np.where(lengths > whole, self._run_again(lengths.astype(np.float64)), within)
+        return np.minimum(self._alone[lengths], self.costs.write + stored)

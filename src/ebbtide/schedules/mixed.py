@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from ebbtide.errors import ScheduleError
 from ebbtide.schedules.actions import Action, Forward, copy, delete, move, run
-from ebbtide.schedules.asked import steps_and_sizes, steps_of
+from ebbtide.schedules.asked import check_position, steps_and_sizes, steps_of
 from ebbtide.schedules.base import Schedule
 from ebbtide.schedules.continuing import count_base, describe_loss, forced_action
 from ebbtide.schedules.mixed_table import MixedTable, run_each
@@ -115,6 +115,7 @@ class Mixed(Schedule):
 
     def next_action(self, position: Position) -> Action | None:
         """See `Schedule.next_action`; the first question makes a table, in time that grows with the steps."""
+        check_position(position)
         if position.finished:
             return None
         # In the middle of the reverse sweep, where most questions are asked, nothing is forced.
@@ -323,8 +324,7 @@ class Mixed(Schedule):
         """
         base, snapshots = count_base(position), position.snapshots
         first = next((kept.step for kept in snapshots if kept.kind == "restart" and kept.step <= base), None)
-        if first is None:
-            # All that is held may be needed to come back to the first steps.
+        if first is None:  # all that is held may be needed to come back to the first steps
             return None
         steps = np.array([kept.step for kept in snapshots])
         saved = np.array([kept.kind == "saved" for kept in snapshots])

@@ -5,13 +5,13 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterator
 from math import inf
-from typing import TypeVar, final
+from typing import Any, TypeVar, final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ebbtide.schedules.revolve import split
-from ebbtide.schedules.splits import MOST_CELLS, MOST_STEPS, Recursion, Splits, sum_up
+from ebbtide.schedules.splits import MOST_CELLS, MOST_STEPS, Recursion, Splits, divide_by_two, sum_up
 
 T = TypeVar("T", float, NDArray[np.float64])
 
@@ -87,7 +87,7 @@ class MixedTable:
         """Beyond the table yield the lengths and the places, which are those of `Revolve`."""
         row, length = key
         states = self._levels[row] // self._restart
-        while states > 1 and length > self._splits.steps:
+        while states > 2 and length > self._splits.steps:
             place = split(length, states)
             yield length, place
             length = place
@@ -103,10 +103,21 @@ class MixedTable:
         if states == 0:
             return inf
         if states == 1:
-            return (place * (place + 1) - whole * (whole + 1)) // 2 + self.cost(row, whole)
+            return self._run_again(row, place)
+        if states == 2:
+            # All at once, as of longer loops with few states these are thousands, and asked for by hundreds.
+            lengths, places = divide_by_two(place, whole)
+            beyond = self._run_again(above, lengths[lengths > whole]).sum()
+            within = self._splits.costs[above, lengths[lengths <= whole]].sum()
+            return float(places.sum() + beyond + within) + self.cost(row, int(places[-1]))
         for length, place in self._places(key):
             total += place + self.cost(above, length - place)
         return total + self.cost(row, place)
+
+    def _run_again(self, row: int, length: Any) -> Any:
+        """Return the cost beyond the table where one state is stored, the first."""
+        whole = self._splits.steps
+        return (length * (length + 1) - whole * (whole + 1)) // 2 + self.cost(row, whole)
 
     def _above(self, row: int) -> int:
         """Return the row that is left when a restart state is stored."""

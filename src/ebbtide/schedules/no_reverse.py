@@ -29,6 +29,7 @@ class NoReverse(Schedule):
 
     def next_action(self, position: Position) -> Action | None:
         """See `Schedule.next_action`; after `EndForward` there is no next action, and asking for it is an error."""
+        check_position(position)
         state = position.state
         if position.finished:
             return None

@@ -7,7 +7,7 @@ from typing import final
 
 from ebbtide.errors import ScheduleError
 from ebbtide.schedules.actions import Action, EndForward, Forward, copy, delete, run
-from ebbtide.schedules.asked import steps_of
+from ebbtide.schedules.asked import check_position, steps_of
 from ebbtide.schedules.base import Schedule
 from ebbtide.schedules.continuing import describe_loss, restart_action
 from ebbtide.schedules.position import Position
@@ -91,6 +91,7 @@ class Online(Schedule):
 
         Where the position follows the last one that it was asked for, only those of the snapshots that changed.
         """
+        check_position(position)
         is_open = position.open and not position.finished
         if is_open and not _has_initial(position):
             return self._go_on_above(position)

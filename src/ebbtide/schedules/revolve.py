@@ -362,6 +362,7 @@ class Revolve(Schedule):
             >>> Revolve(2).find_surplus(Position(steps=10, state=None, snapshots=held))
             (5,)
         """
+        check_position(position)
         return (*self._give_up(position),)
 
     def _give_up(self, position: Position) -> Iterator[int]:

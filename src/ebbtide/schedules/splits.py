@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from math import isqrt
 from typing import final
 
 import numpy as np
@@ -163,6 +164,28 @@ def leave_out_each(
     """
     before, after = np.cumsum(here) - here, np.cumsum(more[::-1])[::-1] - more
     return before[:-1] + joined + after[1:]
+
+
+def divide_by_two(length: int, rest: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """
+    Return the intervals that `split` makes of a length with two states, from the last to the first, and their places.
+
+    Each is shorter by one than the one behind it, but for one that is left out where the length is no sum of all.
+
+    Args:
+        length: The number of steps, more than the rest.
+        rest: The last place is the first one that is at most so large; at least 2.
+
+    Example:
+        >>> divide_by_two(9, 2)
+        (array([4, 3, 1]), array([5, 2, 1]))
+    """
+    last = (isqrt(8 * length - 7) + 1) // 2
+    intervals = np.arange(last, 0, -1)
+    intervals[length - last * (last - 1) // 2 :] -= 1
+    places = length - np.cumsum(intervals)
+    count = int(np.count_nonzero(places > rest)) + 1
+    return intervals[:count], places[:count]
 
 
 def sum_up(

@@ -7,7 +7,7 @@ from typing import final
 
 from ebbtide.errors import ScheduleError
 from ebbtide.schedules.actions import Action, copy, delete, move, run
-from ebbtide.schedules.asked import steps_and_sizes, steps_of, steps_of_time
+from ebbtide.schedules.asked import check_position, steps_and_sizes, steps_of, steps_of_time
 from ebbtide.schedules.base import Schedule
 from ebbtide.schedules.continuing import count_base, describe_loss, forced_action, require_way_back
 from ebbtide.schedules.costs import Costs
@@ -50,6 +50,7 @@ class StoreAll(Schedule):
 
     def next_action(self, position: Position) -> Action | None:
         """See `Schedule.next_action`."""
+        check_position(position)
         if position.finished:
             return None
         base = count_base(position)
