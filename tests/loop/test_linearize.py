@@ -394,6 +394,26 @@ def test_pushforward_can_be_differentiated(schedule):
     assert_same_bits(jvp(pushforward, (u,), (w,))[1], pushforward(w))
 
 
+def test_steps_of_many_operations_on_few_numbers_keep_their_budget():
+    """Where a step finds no room for its derivatives, nor has it nodes for them: these take more than the numbers."""
+    u = np.linspace(0.1, 1, 30)
+
+    def step(u, _):
+        for _ in range(20):
+            u = np.tanh(u * u + 0.1 * u[::-1])
+        return u
+
+    f = lambda u: timeloop(step, u, 20)
+    expected = jvp(f, (u,), (np.cos(u),))[1]
+    with pytest.raises(BudgetError) as error:
+        linearize(f, u, budget=Budget(memory=1))
+    least, alone, found = error.value.least, peak_bytes(lambda: jvp(f, (u,), (np.cos(u),))), []
+    for memory in (least, least * 3 // 2, 2 * least):
+        call = lambda memory=memory: found.append(linearize(f, u, budget=Budget(memory=memory))[1](np.cos(u)))
+        assert peak_bytes(call) - alone <= memory
+        assert_same_bits(found.pop(), expected)
+
+
 def test_too_small_a_budget():
     """A function without a loop whose derivatives do not fit is refused, and runs with the bytes that are named."""
 

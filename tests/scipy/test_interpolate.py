@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy import interpolate as original
 from scipy.sparse.linalg import spsolve
-from tests.measure import peak_bytes
+from tests.measure import find_least, peak_bytes
 
 from ebbtide import Budget, BudgetError, TraceError, checkpoint, grad, jit, jvp, timeloop, vjp, vmap
 from ebbtide.scipy.interpolate import CubicSpline, PchipInterpolator, RegularGridInterpolator
@@ -281,3 +281,22 @@ def test_the_first_least_is_enough(name, around, disk):
     assert np.array_equal(found[0], expected)
     if not disk:
         assert refused(least - 1) == least
+
+
+@pytest.mark.parametrize(("count", "many"), [(50, 2500), (20, 400)])
+def test_index_arrays_that_numpy_repeats_are_in_the_budget(count, many):
+    """NumPy repeats index arrays of several shapes, 64 KiB of each at a time: loops of small grids have room for it."""
+    grid, at = (np.linspace(0, 1, count),) * 2, np.random.default_rng(3).uniform(0, 1, (many, 2))
+
+    def f(u):
+        def step(u, _):
+            return 0.9 * u + 0.1 * np.mean(np.sin(RegularGridInterpolator(grid, u)(at)))
+
+        return np.sum(timeloop(step, u, 10) ** 2)
+
+    u = np.random.default_rng(4).uniform(0, 1, (count, count))
+    expected, found = grad(f)(u), []
+    bounded = lambda memory: grad(f, budget=Budget(memory))(u)
+    least, alone = find_least(bounded), peak_bytes(lambda: f(u))
+    assert peak_bytes(lambda: found.append(bounded(least))) - alone <= least
+    assert np.array_equal(found[0], expected)

@@ -20,6 +20,8 @@ from ebbtide.rules.answers import refusal
 
 # A gather, the addition to places that undoes it, and the writing into places, for each number of index arrays.
 _COUNTS = range(1, 18)
+# What NumPy goes through at a time, of index arrays that have to be repeated to have one shape.
+_AT_A_TIME = 8192
 
 
 def _gather_type(kind: ArrayType, *indices: ArrayType) -> ArrayType:
@@ -28,6 +30,13 @@ def _gather_type(kind: ArrayType, *indices: ArrayType) -> ArrayType:
 
 def _shape_of(indices: Any) -> tuple[int, ...]:
     return np.broadcast_shapes(*[np.shape(index) for index in indices])
+
+
+def _repeated_nbytes(count: int, kinds: Any) -> int:
+    """Return the bytes in which NumPy repeats the index arrays, the last *count* operands, where they need that."""
+    indices = kinds[-count:]
+    size = int(np.prod(shape := _shape_of(indices)))
+    return min(size, _AT_A_TIME) * np.intp().itemsize * count if any(one.shape != shape for one in indices) else 0
 
 
 def _add_at(g: Any, *indices: Any, whole: ArrayType) -> Any:
@@ -68,6 +77,7 @@ def _gather_of(count: int) -> Primitive:
         push=lambda tangents, values, out, params, kept: made.bind((tangents[0], *values[1:])),
         infer=_gather_type,
         batch=batch,
+        scratch=lambda params, *kinds: _repeated_nbytes(count, kinds),
     )
     return made
 
@@ -90,6 +100,7 @@ def _added_of(count: int) -> Primitive:
         push=lambda tangents, values, out, params, kept: made.bind((tangents[0], *values[1:]), params),
         infer=lambda kind, *indices, whole: whole,
         batch=batch,
+        scratch=lambda params, *kinds: _repeated_nbytes(count, kinds),
     )
     return made
 
@@ -133,6 +144,7 @@ def _put_of(count: int) -> Primitive:
         push=push,
         infer=lambda base, value, *indices: base,
         batch=batch,
+        scratch=lambda params, *kinds: _repeated_nbytes(count, kinds),
     )
     return made
 

@@ -289,7 +289,7 @@ class Forecast:
 
     def _outcome(self, pull: Pull, params: Any, g: Any, kind: ArrayType, saved: list[Any]) -> Outcome:
         taken = self.taken.get((id(pull), g, kind), 0) if self.taken else 0
-        if not is_large(g, kind):
+        if not is_large(g, kind, saved):
             # Sooner guessed than looked up; to remember 64 took 20 KB, a quarter of the least budget of a small state.
             return outcome_of(pull, g, kind, params, saved).at_least(taken)
         types = tuple([v if type(v) in (ArrayType, Form) else None if v is None else type(v) for v in saved])

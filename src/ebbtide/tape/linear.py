@@ -162,7 +162,7 @@ class LinearTape:
         where = (None, 0) if frame is None else (frame.f_code, frame.f_lasti)
         self.count += 1
         node = Node(self.count, primitive, parents, (), params, type_of(out), *where)
-        node.saved = self._held(node, saved)
+        self._hold(node, saved)
         return TracedArray(self, node, out)
 
     def _kept(self, value: Any) -> Any:
@@ -203,7 +203,7 @@ class LinearTape:
         if self.pager is not None:
             self.pager.overhead.count(rule.record_bytes)
         # What the rule keeps itself is counted, too, and nothing need come after it.
-        node.saved = self._held(node, saved)
+        self._hold(node, saved)
         return traced
 
     def keeping(self) -> Kept:
@@ -226,14 +226,16 @@ class LinearTape:
         if self.room is not None:
             self.room -= nbytes
 
-    def _held(self, node: Node, saved: list[Any]) -> tuple[Any, ...] | None:
-        """Return saved values in the form in which a node has them; None where there is no room for them."""
+    def _hold(self, node: Node, saved: list[Any]) -> None:
+        """Have a node save values; where there is no room for them it has none, and nothing of what led to it."""
         if self.room is not None:
             arrays = {id(array): array.nbytes for array in held_by(node) if id(array) not in self._counted}
             self.take(sum(arrays.values()))
             if self.room < 0:
-                return None
-        return tuple(saved) if self.pager is None else self.pager.hold(node, None, saved)
+                # Nobody pushes through it: of many operations on a few numbers the nodes take more than there is.
+                node.saved, node.parents = None, ()
+                return
+        node.saved = tuple(saved) if self.pager is None else self.pager.hold(node, None, saved)
 
 
 @final

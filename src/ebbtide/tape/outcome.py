@@ -121,9 +121,9 @@ def is_users(pull: Pull) -> bool:
     return pull.rule.__module__ == _USERS
 
 
-def is_large(g: Any, kind: ArrayType) -> bool:
-    """Return whether it is worth the time to run a pull without data, for its cotangent and its operand."""
-    return max(g.nbytes, kind.nbytes) >= _LEAST
+def is_large(g: Any, kind: ArrayType, saved: list[Any]) -> bool:
+    """Return whether it is worth the time to run a pull without data, for what it is given and what it returns."""
+    return max([g.nbytes, kind.nbytes, *[getattr(value, "nbytes", 0) for value in saved]]) >= _LEAST
 
 
 def outcome_of(pull: Pull, g: Any, kind: ArrayType, params: Any, saved: list[Any]) -> Outcome:
@@ -137,7 +137,7 @@ def outcome_of(pull: Pull, g: Any, kind: ArrayType, params: Any, saved: list[Any
         params: Parameters of the operation.
         saved: Types or forms of the saved values that it takes, or numbers; None for what is not known.
     """
-    if is_large(g, kind) and not is_users(pull) and not any(value is None for value in saved):
+    if is_large(g, kind, saved) and not is_users(pull) and not any(value is None for value in saved):
         try:
             return _watched(pull, g, kind, params, saved)
         except (EbbtideError, AttributeError, IndexError, TypeError, ValueError):

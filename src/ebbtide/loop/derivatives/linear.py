@@ -180,8 +180,8 @@ class LinearLoop(LinearRule):
                 since = self._states[-1].first if self._states else 0
                 if not self.steps or sum([one.nbytes for one in self._kept[since:]]) >= nbytes:
                     self._restart_from(state)
-            # Beside what is kept there are a state with its tangents, and the one after it.
-            room = self._limit - tape.ledger.live - 4 * nbytes
+            # Beside what is kept there are a state with its tangents, the one after it, and the record of the loop.
+            room = self._limit - tape.ledger.live - 4 * nbytes - self.record_bytes
         # The first step in any case: what it leaves in a closure for later ones is told where these use it.
         if self.steps >= max(self._most, 1) or (room is not None and room <= 0):
             self._restart_from(state)
