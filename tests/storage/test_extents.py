@@ -59,3 +59,19 @@ def test_ranges_off_the_grid_are_refused():
     for use in (lambda: extents.take(5), lambda: extents.give(5, UNIT), lambda: extents.occupy(0, UNIT + 1)):
         with pytest.raises(AssertionError):
             use()
+
+
+def test_a_range_beyond_the_end_moves_it():
+    """What lies between is free, and has blocks; a byte is clean from where its range begins to where it ends."""
+    extents = Extents()
+    extents.occupy(0, UNIT)
+    assert (extents.free, extents.end, extents.is_clean(0)) == ([], UNIT, False)
+    extents.occupy(3 * UNIT, 2 * UNIT)
+    assert (extents.end, extents.dirty(), extents.clean()) == (5 * UNIT, 2 * UNIT, 0)
+    assert not extents.is_clean(UNIT)
+    extents.free[0].clean = True
+    assert (extents.dirty(), extents.clean()) == (0, 2 * UNIT)
+    places = (0, UNIT - 1, UNIT, 3 * UNIT - 1, 3 * UNIT)
+    assert [extents.is_clean(at) for at in places] == [False, False, True, True, False]
+    assert extents.take(UNIT) == UNIT
+    assert extents.take(2 * UNIT) == 5 * UNIT

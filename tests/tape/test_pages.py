@@ -106,6 +106,23 @@ def test_values_that_nobody_needs_leave_the_disk(tmp_path, monkeypatch):
     assert len(deleted) == len(set(deleted)) > STEPS
 
 
+def test_pages_that_nobody_needs_take_none_of_those_that_a_pullback_needs_again(tmp_path):
+    """Without a buffer they stay on disk as long as a pullback does, each of whose sweeps finds its own there."""
+    x = np.linspace(0, 1, SIZE)
+
+    def forked(x):
+        """Two chains of which the first is forgotten."""
+        chain(2 * x)
+        return chain(x)
+
+    _, pull = vjp(forked, x, retain=True, budget=Budget(10 * UNIT, disk="1 GiB", directory=tmp_path))
+    expected = grad(chain)(x)
+    for _ in range(3):
+        assert np.array_equal(pull(1.0)[0], expected)
+    pull.free()
+    assert list(tmp_path.iterdir()) == []
+
+
 @pytest.mark.parametrize("units", [0.5, 2, 10, 30])
 @pytest.mark.parametrize("pulls", [1, 3])
 def test_a_disk_that_is_too_small_is_told_as_a_want_of_memory(tmp_path, units, pulls):

@@ -292,7 +292,7 @@ class Room:
             rule.shed(over)
         self.settle(rule)
         self.spare.drop(rule)  # another sweep begins with the saved values, which are not given up from now on
-        must = self.stale or held.at_hand_bytes(rule) > 0  # some steps have to run again, and the next sweep runs all
+        must = self.stale or held.count_at_hand(rule) > 0  # some steps have to run again, and the next sweep runs all
         # A better plan, as what comes after the loop stays beside it; where none fits, it goes on.
         self.stale, self.lean = must or self.bounded, self.lean or (self.bounded and not must)
         self._stays = rule.plan.sizes.restart

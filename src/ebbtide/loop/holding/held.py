@@ -157,30 +157,38 @@ def stays_bytes(rule: Any) -> int:
     return int(max(0, sum([one.left for step, one in stored if step not in rule.records]) - rule.snapshots.left_behind))
 
 
+def _bytes_at_hand(rule: Any, but: int) -> int:
+    """Return the bytes of what the steps at hand saved but the last ones, some of which may have saved less."""
+    sizes, (start, stop) = rule.plan.sizes, rule.position.saved or (0, 0)
+    count = max(0, stop - start - but)
+    saved = sum([record.nbytes for step, record in rule.records.items() if step < start + count])
+    return min(count * int(sizes.saved - sizes.passed_on), saved)
+
+
 def beyond_initial_bytes(rule: Any) -> int:
     """Return the bytes of snapshots and of what steps saved, which are free where it goes back to its initial state."""
-    position, sizes = rule.position, rule.plan.sizes
     # Not of the last step of the forward sweep.
-    count = 0 if position.saved is None else position.saved[1] - position.saved[0] - position.forward_ended
-    return max(0, count) * int(sizes.saved - sizes.passed_on) + _stored_bytes(rule)
+    return _bytes_at_hand(rule, but=int(rule.position.forward_ended)) + _stored_bytes(rule)
 
 
 def resumed_bytes(rule: Any) -> int:
     """Return the bytes of what steps saved that a loop holds in the forward sweep beside the initial state."""
-    position, sizes = rule.position, rule.plan.sizes
-    if position.forward_ended or position.saved is None or not ahead.initial(position):
-        return 0
-    return (position.saved[1] - position.saved[0]) * int(sizes.saved - sizes.passed_on)
+    is_there = not rule.position.forward_ended and ahead.initial(rule.position)
+    return _bytes_at_hand(rule, but=0) if is_there else 0
 
 
-def at_hand_bytes(rule: Any) -> int:
-    """Return the bytes of what steps at hand saved but the last, if they can run again from the initial state."""
-    position, sizes = rule.position, rule.plan.sizes
+def count_at_hand(rule: Any) -> int:
+    """Return how many steps have what they saved at hand but the last, if they can run again from the initial state."""
+    position = rule.position
     is_there = rule.room.spare.is_there or ahead.initial(position)
     if not is_there or not position.forward_ended or position.saved is None:
         return 0
-    start, stop = position.saved
-    return (stop - start - 1) * int(sizes.saved - sizes.passed_on)
+    return int(position.saved[1] - position.saved[0] - 1)
+
+
+def at_hand_bytes(rule: Any) -> int:
+    """Return the bytes of that."""
+    return _bytes_at_hand(rule, but=1) if count_at_hand(rule) else 0
 
 
 def last_bytes(rule: Any) -> int:
@@ -203,13 +211,14 @@ def last_bytes(rule: Any) -> int:
 
 def sheddable_bytes(rule: Any) -> int:
     """Return the bytes of memory that a loop could do without."""
-    position, last = rule.position, last_bytes(rule)
-    wide = [one for one in wide_records(rule) if not last or one is not last_record(rule)]
+    position, last, at_hand = rule.position, last_bytes(rule), at_hand_bytes(rule)
+    # Not of those that go as a whole.
+    wide = [one for one in wide_records(rule) if not (last if one is last_record(rule) else at_hand)]
     paged = pageable_bytes_of(wide) + (rule.snapshots.left_behind if _can_lose_on_disk(rule) else 0)
     moved = movable_bytes(rule)
     if not rule.room.spare.is_there:
         spare = sum(size_of(rule, kept) for kept in ahead.find_spare(position, rule.room.disk.tier))
-        spare += at_hand_bytes(rule) + resumed_bytes(rule)
+        spare += at_hand + resumed_bytes(rule)
         return spare + last + paged + moved + entries_bytes(rule) + table_beside_bytes(rule)
     # With the initial state no saved values are needed; and in the reverse sweep, as planned, that state is not.
     beyond, data = beyond_initial_bytes(rule) + last, rule.plan.sizes.data if position.forward_ended else 0

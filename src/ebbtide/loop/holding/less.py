@@ -74,7 +74,7 @@ def give_up_first(rule: Any) -> bool:
     When that is due, what the steps after it saved is gone, and there is room. Where more have to run again than are
     left, another schedule runs fewer.
     """
-    if not held.at_hand_bytes(rule):
+    if not held.count_at_hand(rule):
         return False
     start, stop = rule.position.saved
     rule.room.forget(rule, range(start + 1, stop))
