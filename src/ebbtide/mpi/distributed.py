@@ -17,6 +17,7 @@ from ebbtide.arrays.context import current, entered
 from ebbtide.errors import RankError, ScheduleError
 from ebbtide.mpi.library import library
 from ebbtide.mpi.waiting import wait
+from ebbtide.mpi.watch import Watch
 
 T = TypeVar("T")
 _FAILED, _HEARD = 1, 2
@@ -48,20 +49,21 @@ def distributed(comm: Any, abort: bool = True) -> Iterator[None]:
             those, as a communicator that is made later may get the number of one, and its messages.
 
     Memory:
-        Two duplicates of the communicator; where a rank fails, until MPI ends, with the messages under way.
+        Three duplicates of the communicator; where a rank fails, until MPI ends, with the messages under way.
     """
     ranks = Ranks(comm, abort=abort)
     try:
         with entered(ranks=ranks):
             yield
             agree(False)  # all ranks have come to the end
+            rounds = agree(ranks.watch.stop())
     except RankError:
         ranks.hear()
         raise
     except BaseException as error:
         ranks.fail(error)
         raise
-    ranks.free()
+    ranks.free(rounds)
 
 
 @final
@@ -74,12 +76,12 @@ class Ranks:
         abort: Whether a rank that fails ends the others if they do not hear of it.
 
     Memory:
-        Two duplicates of the communicator, one for what the ranks say and one for what operations send.
+        Three duplicates of the communicator: for what the ranks agree on, for what operations send, and of `Watch`.
     """
 
     __slots__ = (
         "_agreed", "_channel", "_given", "_has_heard", "_is_agreeing", "_note", "_outer", "abort", "comm", "rank",
-        "size",
+        "size", "watch",
     )  # fmt: skip
 
     def __init__(self, comm: Any, *, abort: bool) -> None:
@@ -87,6 +89,7 @@ class Ranks:
         self.abort = abort
         self.rank, self.size = int(comm.rank), int(comm.size)
         self._given, self._channel = comm, comm.Dup()
+        self.watch = Watch(self.comm)
         self._outer = current().ranks
         self._has_heard = self._is_agreeing = False
         self._agreed = 0  # how often
@@ -103,8 +106,9 @@ class Ranks:
             return self._channel
         return comm if self._outer is None else self._outer.channel(comm)
 
-    def free(self) -> None:
-        """Give the communicators back, on which nothing is under way."""
+    def free(self, rounds: int) -> None:
+        """Give the communicators back, on which nothing is under way but for so many rounds of what is watched."""
+        self.watch.free(rounds)
         self._channel.Free()
         self.comm.Free()
 
@@ -116,7 +120,7 @@ class Ranks:
         places would be taken for one thing, or be an error of MPI on some of them.
 
         Raises:
-            ScheduleError: They are not at the same place, on all ranks.
+            ScheduleError: They are not at the same place, or wait for each other, on all ranks.
         """
         single = not isinstance(value, tuple)
         given: Any = (value,) if single else value
@@ -127,10 +131,11 @@ class Ranks:
         mine[: 2 + len(given)] = mark, -mark, *given
         self._is_agreeing = True
         try:
-            wait([self.comm.Iallreduce(mine, largest, mpi.MAX)])
+            wait([self.comm.Iallreduce(mine, largest, mpi.MAX)], self.comm)
         finally:
             self._is_agreeing = False
         self._agreed += 1
+        self.watch.agreed()
         if largest[0] != -largest[1]:
             raise ScheduleError(
                 f"The ranks do different things: this one has come to {place}, and another one is elsewhere. In "
@@ -148,6 +153,18 @@ class Ranks:
         Where that rank has the outcome of the agreement that this one waits for, all have given their part, and this
         one gets it, too: what they agreed to refuse is the same error on all ranks.
         """
+        self.watch.hear()
+        if self.watch.stuck:  # again, where the block is left by way of other waits
+            self._keep(requests)
+            raise ScheduleError(self.watch.stuck)
+        self._check_failed(requests)
+
+    def _keep(self, requests: Sequence[Any]) -> None:
+        """Let requests, of which MPI may still use the arrays and messages, live as long as the communicator."""
+        self.comm.Set_attr(library().Comm.Create_keyval(), requests)
+
+    def _check_failed(self, requests: Sequence[Any] = ()) -> None:
+        """Raise if another rank has failed; see `check`."""
         mpi = library()
         if self._note is None and self.comm.Iprobe(mpi.ANY_SOURCE, _FAILED, status := mpi.Status()):
             source = status.Get_source()
@@ -159,8 +176,7 @@ class Ranks:
         # Others may have failed at the same time: they wait for a word of each rank, and this one leaves.
         told += [self.comm.isend(self._note[:3], other, _FAILED) for other in self._others() if other != source]
         self._note, self._has_heard = None, True
-        # MPI may still use the arrays and messages: these live as long as the communicator.
-        self.comm.Set_attr(mpi.Comm.Create_keyval(), [*requests, *told])
+        self._keep([*requests, *told])
         raise RankError(f"Rank {rank} failed: {text}")
 
     def hear(self) -> None:
@@ -168,7 +184,7 @@ class Ranks:
         start = time.perf_counter()
         with suppress(RankError):
             while not self._has_heard and time.perf_counter() - start < _PATIENCE:
-                self.check()
+                self._check_failed()
                 time.sleep(_NAP)
 
     def fail(self, error: BaseException) -> None:
