@@ -130,6 +130,7 @@ def check_waiting_for_each_other(group: Group) -> None:
         large,
         lambda x: eb.timeloop(in_step, x, 6),
     )
+    value = 0.0
     with impatient():
         for number, f in enumerate(functions if group.size > 1 else ()):
             for budget in (None, eb.Budget(memory="16 MiB", disk=number)):
@@ -183,6 +184,19 @@ def check_leasts(group: Group) -> None:
             refusals.append(found)
             assert len(refusals) < 16, refusals
         assert len(refusals) > 1, inner
+
+    def later(v: Any, i: int) -> Any:
+        for _ in range(30 if i == 3 else 1):
+            v = np.sin(v * v)
+        return step(v, i)
+
+    whole = lambda v: mpi.total(np.sum(eb.timeloop(later, v, 9)), group.comm)
+    least = refusal_of(group, whole, u, eb.Budget(memory=1))
+    assert least is not None
+    found = refusal_of(group, whole, u, least[0])
+    assert found is not None
+    assert "Step 3 of a time loop saves" in found[1]
+    assert group.comm.allgather(found) == [found] * group.size
 
 
 def refusal_of(group: Group, functional: Any, u: Any, budget: eb.Budget) -> tuple[eb.Budget, str] | None:

@@ -14,7 +14,7 @@ import numpy as np
 
 from ebbtide.agree import agree
 from ebbtide.arrays.context import current, entered
-from ebbtide.errors import RankError, ScheduleError
+from ebbtide.errors import BudgetError, RankError, ScheduleError
 from ebbtide.mpi.library import library
 from ebbtide.mpi.waiting import wait
 from ebbtide.mpi.watch import Watch
@@ -93,7 +93,8 @@ class Ranks:
         self._outer = current().ranks
         self._has_heard = self._is_agreeing = False
         self._agreed = 0  # how often
-        self._note: tuple[int, str, int, int] | None = None  # of a failure: whose, what, after how much, who says so
+        # Of a failure: whose, what, after how much, what it refused, who says so.
+        self._note: tuple[int, str, int, tuple[int, int, str], int] | None = None
 
     @property
     def own(self) -> Any:
@@ -171,10 +172,10 @@ class Ranks:
             self._note = (*self.comm.recv(None, source, _FAILED), source)
         if self._note is None or (self._is_agreeing and self._note[2] > self._agreed):
             return
-        rank, text, _, source = self._note
+        rank, text, _, _, source = self._note
         told = [self.comm.isend(None, source, _HEARD)]
         # Others may have failed at the same time: they wait for a word of each rank, and this one leaves.
-        told += [self.comm.isend(self._note[:3], other, _FAILED) for other in self._others() if other != source]
+        told += [self.comm.isend(self._note[:4], other, _FAILED) for other in self._others() if other != source]
         self._note, self._has_heard = None, True
         self._keep([*requests, *told])
         raise RankError(f"Rank {rank} failed: {text}")
@@ -191,17 +192,23 @@ class Ranks:
         """
         Tell the other ranks that this one failed, and wait until each has heard of it, or failed too.
 
-        Whoever is interrupted meanwhile waits no longer, and ends those that have not.
+        Where several refuse a budget at once, as in a step that takes more than the first, each of them raises the
+        error with the largest least. Whoever is interrupted meanwhile waits no longer, and ends those that have not.
         """
         mpi = library()
         text = "".join(traceback.format_exception_only(error)).rstrip()  # of one that says nothing as well
-        note = (self.comm.rank, text, self._agreed)
+        refused = (error.least, error.least_disk, str(error)) if isinstance(error, BudgetError) else (0, 0, "")
+        note = (self.comm.rank, text, self._agreed, refused)
         told = [self.comm.isend(note, rank, _FAILED) for rank in self._others()]
         silent = set(self._others())
         if self._note is not None:  # a word of that rank
-            silent.discard(self._note[3])
+            silent.discard(self._note[4])
+            refused = max(refused, self._note[3])
         with suppress(KeyboardInterrupt):
-            self._await_words(silent)
+            refused = max(refused, self._await_words(silent))
+        if isinstance(error, BudgetError):
+            error.least, error.least_disk, said = refused
+            error.args = (said,)
         if silent and self.abort:
             # Nothing else will say it.
             traceback.print_exception(error)
@@ -209,16 +216,19 @@ class Ranks:
             self.comm.Abort(1)
         mpi.Request.Testall(told)
 
-    def _await_words(self, silent: set[int]) -> None:
-        """Wait for a word of each of some ranks, and take those out that gave one."""
+    def _await_words(self, silent: set[int]) -> tuple[int, int, str]:
+        """Wait for a word of each of some ranks, take those out that gave one, and return the most one refused."""
         mpi = library()
+        most = (0, 0, "")
         start, status = time.perf_counter(), mpi.Status()
         while silent and time.perf_counter() - start < _PATIENCE:
             for tag in (_HEARD, _FAILED):
                 while self.comm.Iprobe(mpi.ANY_SOURCE, tag, status):
-                    self.comm.recv(None, status.Get_source(), tag)
+                    word = self.comm.recv(None, status.Get_source(), tag)
+                    most = max(most, most if word is None else word[3])
                     silent.discard(status.Get_source())
             time.sleep(_NAP)
+        return most
 
     def _others(self) -> list[int]:
         return [rank for rank in range(self.comm.size) if rank != self.comm.rank]
