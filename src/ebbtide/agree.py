@@ -67,8 +67,10 @@ def check_alike(owner: str, facts: dict[str, str]) -> None:
     Example:
         >>> check_alike("time loop", {"the number of steps": "12"})
     """
-    if is_alone():
+    ranks = current().ranks
+    if ranks is None:
         return
+    ranks.watch.loops += 1
     pairs = zip(facts.items(), find_spread([crc32(text.encode()) for text in facts.values()]), strict=True)
     if differing := [f"{name} is {text} here" for (name, text), spread in pairs if spread]:
         raise ScheduleError(

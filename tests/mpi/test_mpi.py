@@ -18,6 +18,7 @@ SOME = (
     "other_counts@3", "behind@2", "static@2", "thinned@2", "refusals_alike@4", "killed_between@3", "no_directory@2",
     "no_room@2", "times@2", "leaks@4", "disagreeing@3", "told@3", "unused_loops@2",
     "constant_loops@3", "unlike_loops@3", "minimize@3", "forecasts@2", "leasts@2", "late_statics@2",
+    "waiting_for_each_other@4", "last_steps@2",
 )  # fmt: skip
 PROGRAMS = ("page@2", "job@2", "training@2")
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -11,6 +14,7 @@ from group import Group, refused
 import ebbtide as eb
 from ebbtide import mpi
 from ebbtide.errors import ScheduleError
+from ebbtide.mpi import watch
 from ebbtide.optimize import Control, ReducedFunctional, minimize
 from ebbtide.schedules import Costs, Mixed, Revolve, StoreAll
 
@@ -80,6 +84,72 @@ def check_unlike_loops(group: Group) -> None:
         assert list(directory.iterdir()) == []
 
 
+@contextmanager
+def impatient() -> Iterator[None]:
+    """Have ranks in the block say that they wait at once."""
+    before, watch.PATIENCE = watch.PATIENCE, 0.1
+    try:
+        yield
+    finally:
+        watch.PATIENCE = before
+
+
+def check_waiting_for_each_other(group: Group) -> None:
+    """Where some ranks wait in a loop, or at the end, and others to communicate with them, all raise one error."""
+    last, line = group.rank == group.size - 1, group.comm.Create_cart([group.size])
+
+    def loops(x: Any, count: int) -> Any:
+        for _ in range(count):
+            x = eb.timeloop(lambda u, i: np.sin(u), x, 5)
+        return x
+
+    def ring(x: Any) -> Any:
+        return mpi.sendrecv(x, group.comm, group.up, group.down)
+
+    def large(x: Any) -> Any:
+        x = np.sum(x) + np.zeros(1 << 18)
+        if last:
+            mpi.send(x, group.comm, 0)
+        x = loops(x, 1)
+        return x if group.rank else mpi.recv(group.comm, group.size - 1)
+
+    def halos(x: Any) -> Any:
+        for _ in range(3 - last):
+            x = x + mpi.halo_exchange(x, line)[1:-1]
+        return x
+
+    def in_step(u: Any, i: int) -> Any:
+        return loops(mpi.allreduce(u, group.comm), last and i == 3)
+
+    functions = (
+        lambda x: ring(loops(ring(loops(x, 1)), 1 - last)),  # one has a loop less
+        lambda x: ring(loops(mpi.allreduce(loops(x, last), group.comm), 1)),  # or one more
+        lambda x: loops(mpi.bcast(loops(x, 1), group.comm, 0) if group.rank else loops(x, 1), 1),
+        lambda x: x if last else ring(x),  # is at the end
+        lambda x: loops(halos(x), 1),
+        large,
+        lambda x: eb.timeloop(in_step, x, 6),
+    )
+    value = 0.0
+    with impatient():
+        for number, f in enumerate(functions if group.size > 1 else ()):
+            for budget in (None, eb.Budget(memory="16 MiB", disk=number)):
+                said = ""
+                try:
+                    with mpi.distributed(group.comm):
+                        eb.grad(lambda x, f=f: np.sum(f(x)), budget=budget)(np.ones(3))
+                except ScheduleError as error:
+                    said = str(error)
+                assert said.startswith("Ranks wait for each other: rank "), (number, said)
+                assert group.comm.allgather(said) == [said] * group.size
+        with mpi.distributed(group.comm):  # goes on after that, and where ranks wait for one that computes
+            for _ in range(3):
+                if last:
+                    time.sleep(0.3)
+                value = mpi.allreduce(loops(1.0, 1), group.comm)
+        assert value > 0.0
+
+
 def check_leasts(group: Group) -> None:
     """Ranks whose parts differ, and what they hold before a loop, refuse it with one least, at which it runs."""
     rank, u = group.rank, np.ones(3000 + 2000 * group.rank)
@@ -114,6 +184,19 @@ def check_leasts(group: Group) -> None:
             refusals.append(found)
             assert len(refusals) < 16, refusals
         assert len(refusals) > 1, inner
+
+    def later(v: Any, i: int) -> Any:
+        for _ in range(30 if i == 3 else 1):
+            v = np.sin(v * v)
+        return step(v, i)
+
+    whole = lambda v: mpi.total(np.sum(eb.timeloop(later, v, 9)), group.comm)
+    least = refusal_of(group, whole, u, eb.Budget(memory=1))
+    assert least is not None
+    found = refusal_of(group, whole, u, least[0])
+    assert found is not None
+    assert "Step 3 of a time loop saves" in found[1]
+    assert group.comm.allgather(found) == [found] * group.size
 
 
 def refusal_of(group: Group, functional: Any, u: Any, budget: eb.Budget) -> tuple[eb.Budget, str] | None:

@@ -20,7 +20,7 @@ class Sum(Exchange):
     def run(self, array: np.ndarray) -> np.ndarray:
         """See `Exchange.run`."""
         result = np.empty(self.given.shape, self.given.dtype)
-        wait([self.channel.Iallreduce(array, result)])
+        wait([self.channel.Iallreduce(array, result)], self.channel)
         return result
 
     @property
@@ -69,7 +69,7 @@ class Broadcast(Exchange):
     def run(self, array: np.ndarray) -> np.ndarray:
         """See `Exchange.run`."""
         result = np.array(array) if self.comm.rank == self.root else np.empty(self.given.shape, self.given.dtype)
-        wait([self.channel.Ibcast(result, self.root)])
+        wait([self.channel.Ibcast(result, self.root)], self.channel)
         return result
 
     @property
@@ -88,7 +88,8 @@ class Reduction(Exchange):
     def run(self, array: np.ndarray) -> np.ndarray:
         """See `Exchange.run`."""
         result = np.zeros(self.given.shape, self.given.dtype)
-        wait([self.channel.Ireduce(array, result if self.comm.rank == self.root else None, root=self.root)])
+        into = result if self.comm.rank == self.root else None
+        wait([self.channel.Ireduce(array, into, root=self.root)], self.channel)
         return result
 
     @property
@@ -109,7 +110,7 @@ class Gathering(Exchange):
         """See `Exchange.run`."""
         result = np.zeros(self.given.shape, self.given.dtype)
         into = _parts(result, self.counts, self.taken.shape) if self.comm.rank == self.root else None
-        wait([self.channel.Igatherv(array, into, self.root)])
+        wait([self.channel.Igatherv(array, into, self.root)], self.channel)
         return result
 
     @property
@@ -130,7 +131,7 @@ class Scattering(Exchange):
         """See `Exchange.run`."""
         result = np.empty(self.given.shape, self.given.dtype)
         out_of = _parts(array, self.counts, self.given.shape) if self.comm.rank == self.root else None
-        wait([self.channel.Iscatterv(out_of, result, self.root)])
+        wait([self.channel.Iscatterv(out_of, result, self.root)], self.channel)
         return result
 
     @property
@@ -149,7 +150,7 @@ class GatheringForAll(Exchange):
     def run(self, array: np.ndarray) -> np.ndarray:
         """See `Exchange.run`."""
         result = np.empty(self.given.shape, self.given.dtype)
-        wait([self.channel.Iallgatherv(array, _parts(result, self.counts, self.given.shape))])
+        wait([self.channel.Iallgatherv(array, _parts(result, self.counts, self.given.shape))], self.channel)
         return result
 
     @property
@@ -169,7 +170,7 @@ class PartOfSum(Exchange):
         """See `Exchange.run`."""
         result = np.empty(self.given.shape, self.given.dtype)
         rows = _row(self.taken.shape)
-        wait([self.channel.Ireduce_scatter(array, result, [count * rows for count in self.counts])])
+        wait([self.channel.Ireduce_scatter(array, result, [count * rows for count in self.counts])], self.channel)
         return result
 
     @property
@@ -190,7 +191,7 @@ class Transposition(Exchange):
         """See `Exchange.run`."""
         result = np.empty(self.given.shape, self.given.dtype)
         sent, received = _parts(array, self.sent, self.taken.shape), _parts(result, self.received, self.given.shape)
-        wait([self.channel.Ialltoallv(sent, received)])
+        wait([self.channel.Ialltoallv(sent, received)], self.channel)
         return result
 
     @property

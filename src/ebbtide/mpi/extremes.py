@@ -45,7 +45,8 @@ def _found(array: Any, *, comm: Any, op: str) -> np.ndarray:
     array = np.asarray(array, order="C")
     result = np.empty(array.shape, array.dtype)
     most, least = (mpi.LOR, mpi.LAND) if array.dtype.kind == "b" else (mpi.MAX, mpi.MIN)
-    wait([channel(comm).Iallreduce(array, result, most if op == "max" else least)])
+    there = channel(comm)
+    wait([there.Iallreduce(array, result, most if op == "max" else least)], there)
     return result
 
 

@@ -148,7 +148,7 @@ class _Layers(Exchange):
         """Send and receive layers: (neighbor, what goes there, where what comes from there goes, the tags)."""
         requests = [self.channel.Irecv(into, rank, come) for rank, _, into, _, come in pairs]
         requests += [self.channel.Isend(layers, rank, go) for rank, layers, _, go, _ in pairs]
-        wait(requests)
+        wait(requests, self.channel, 2 * [rank for rank, *_ in pairs])
 
 
 @final
@@ -222,7 +222,9 @@ class Swap(Exchange):
                 self.channel.Irecv(result[1], upper, _DOWN),
                 self.channel.Isend(array[0], lower, _DOWN),
                 self.channel.Isend(array[1], upper, _UP),
-            ]
+            ],
+            self.channel,
+            2 * [lower, upper],
         )
         return result
 

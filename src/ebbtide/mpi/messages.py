@@ -21,7 +21,7 @@ class Sending(Exchange):
 
     def run(self, array: np.ndarray) -> np.ndarray:
         """See `Exchange.run`."""
-        wait([self.channel.Isend(array, self.to, self.tag)])
+        wait([self.channel.Isend(array, self.to, self.tag)], self.channel, [self.to])
         return np.empty(self.given.shape, self.given.dtype)
 
     @property
@@ -41,7 +41,7 @@ class Receiving(Exchange):
     def run(self, array: np.ndarray) -> np.ndarray:
         """See `Exchange.run`."""
         result = np.empty(self.given.shape, self.given.dtype)
-        wait([self.channel.Irecv(result, self.source, self.tag)])
+        wait([self.channel.Irecv(result, self.source, self.tag)], self.channel, [self.source])
         return result
 
     @property
@@ -67,7 +67,9 @@ class Passing(Exchange):
     def run(self, array: np.ndarray) -> np.ndarray:
         """See `Exchange.run`."""
         result = np.zeros(self.given.shape, self.given.dtype)
-        wait([self.channel.Irecv(result, self.source, self.tag), self.channel.Isend(array, self.to, self.tag)])
+        comm = self.channel
+        requests = [comm.Irecv(result, self.source, self.tag), comm.Isend(array, self.to, self.tag)]
+        wait(requests, comm, [self.source, self.to])
         return result
 
     @property

@@ -206,7 +206,8 @@ def last_bytes(rule: Any) -> int:
         return 0
     if not (room.spare.is_there or ahead.find_way_back(position)):
         return 0
-    return max(0, int(record.nbytes - sizes.shared - sizes.passed_on))
+    # Of many processes one may have saved nothing but what stays; it gives that up with the others.
+    return max(0 if is_alone() else 1, int(record.nbytes - sizes.shared - sizes.passed_on))
 
 
 def sheddable_bytes(rule: Any) -> int:
