@@ -46,6 +46,11 @@ CASES: list[tuple[Schedule, Callable[[], Storage] | None]] = [
 ]  # fmt: skip
 
 
+def _name(one: Any) -> str:
+    """Return a name that is the same in each process: a function has its address in its text."""
+    return str(getattr(one, "__name__", one))
+
+
 def widening(u: Any, i: Any, shared: Any) -> Any:
     """A step that saves more from the sixth one on, when it meets a static value."""
     u = u + 0.01 * np.sin(u) * np.cos(u)
@@ -78,7 +83,7 @@ def swept(step: Any, schedule: Schedule, storage: Any, directory: Any, rests: Ca
 
 
 @pytest.mark.parametrize("step", [widening, sharing, forced])
-@pytest.mark.parametrize(("schedule", "storage"), CASES, ids=str)
+@pytest.mark.parametrize(("schedule", "storage"), CASES, ids=_name)
 def test_what_a_loop_holds_is_what_the_ledger_counts(step, schedule, storage, tmp_path, monkeypatch):
     """Before each action, and at rest, what is in the ledger beside a loop is the same, whatever it holds then."""
     beside: dict[str, set[int]] = {"forward": set(), "rest": set(), "reverse": set()}
@@ -105,7 +110,7 @@ def test_what_a_loop_holds_is_what_the_ledger_counts(step, schedule, storage, tm
 
 
 @pytest.mark.parametrize("step", [widening, sharing])
-@pytest.mark.parametrize(("schedule", "storage"), CASES, ids=str)
+@pytest.mark.parametrize(("schedule", "storage"), CASES, ids=_name)
 def test_a_loop_gives_up_what_it_says_to_do_without(step, schedule, storage, tmp_path):
     """Not a byte less, also where later steps saved more than the first ones, and what is left is what it had said."""
     found: list[Any] = []
