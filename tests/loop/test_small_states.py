@@ -317,3 +317,27 @@ def test_the_interpreter_has_room_for_the_objects_of_tangents() -> None:
     alone = peak_bytes(lambda: jvp(f, (u,), (np.cos(u),)))
     for memory in (least, int(1.3 * least)):
         assert peak_bytes(lambda m=memory: bounded(m)) - alone <= memory
+
+
+def delayed(state: Any, i: Any) -> Any:
+    """The eight last values, and the value after that, which depends on the oldest of them."""
+    rows, u = state
+    u = 0.95 * u + 0.05 * np.tanh(3.0 * rows[(i + 1) % 8].copy())
+    rows[i % 8] = u
+    return rows, u
+
+
+@pytest.mark.parametrize("size", [280, 300])
+def test_steps_that_are_timed_leave_the_interpreter_its_share(size: int) -> None:
+    """Where a step just had room to be swept and kept: 130 KB took 155."""
+    u = np.linspace(0.1, 0.9, size)
+
+    def f(u: Any) -> Any:
+        rows, u = timeloop(delayed, (np.tile(u, (8, 1)), u), 60)
+        return np.sum(u * u) + np.sum(rows[3])
+
+    least, alone = find_least(lambda memory: grad(f, budget=Budget(memory))(u)), peak_bytes(lambda: f(u))
+    for memory in (least, int(1.15 * least)):
+        bounded = grad(f, budget=Budget(memory))
+        bounded(u)
+        assert peak_bytes(lambda bounded=bounded: bounded(u)) - alone <= memory

@@ -120,8 +120,9 @@ def measure_sweep(
 
 
 def _is_roomy(record: TapedStep, states: int, sizes: Sizes, ledger: Ledger) -> bool:
-    """Return whether a taped step can be swept and kept, beside so many states."""
-    roomy = ledger.limit is None or ledger.live + sizes.sweep + states * sizes.state <= ledger.limit
+    """Return whether a taped step can be swept and kept, beside so many states and the interpreter's share."""
+    takes = sizes.sweep + states * sizes.state + sizes.interpreter
+    roomy = ledger.limit is None or ledger.live + takes <= ledger.limit
     roomy = roomy and all(type(node.signature) in (Signature, NoneType) for node in nodes_of(record))
     # Steps and sweeps may wait for those of other processes, which come in one order.
     return not agree(not roomy)
