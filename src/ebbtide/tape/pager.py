@@ -140,8 +140,8 @@ class Pager:
         if self._pages_now:
             indices = arrays_in(params, lambda array: not (ledger.holds(array) or self.is_callers(array)))
             beside = 0 if self._step else masks + sum([array.nbytes for array in indices])  # steps are measured
-            self._make_room(need + beside)
-        elif ledger.limit is not None:
+            self._make_room(need := need + beside)
+        if ledger.limit is not None and ledger.live + need > ledger.limit:  # also where no more finds room on disk
             ledger.relieve(ledger.live + need - ledger.limit)
 
     @property
