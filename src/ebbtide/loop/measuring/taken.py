@@ -45,13 +45,12 @@ class Taken:
 
         Args:
             run: Runs it.
-            first: The bytes that the first one took.
-            tape: Whether it runs on a tape.
+            first: The bytes that the first one took on a tape.
+            tape: Whether it runs on one.
         """
-        return partial(self._run_taped if tape else self._run_plain, run, first)
+        return partial(self._run_taped, run, first) if tape else partial(self._run_plain, run)
 
-    def _run_plain(self, run: Callable[..., Any], first: int, index: int, *rest: Any) -> Any:
-        del first
+    def _run_plain(self, run: Callable[..., Any], index: int, *rest: Any) -> Any:
         found, nbytes = _measured(run, index, *rest)
         self.plain[index], self._least = nbytes, min(self._least, nbytes)
         return found
@@ -85,7 +84,7 @@ class Taken:
 
     def beside(self, first: int) -> int:
         """Return what a step takes at most that no ledger has, if the *first* one took so many bytes of that."""
-        return first + max(self.more, max(self.plain.values(), default=0) - min(self.plain.values(), default=0))
+        return first + max([self.more, *[nbytes - self._least for nbytes in self.plain.values()]])
 
     def shown(self, record: TapedStep, beside: int) -> bool:
         """
