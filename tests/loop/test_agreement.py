@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import threading
 from contextlib import nullcontext
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -60,6 +61,7 @@ class Process:
 
     def __init__(self, group: Processes, rank: int) -> None:
         self.group, self.rank, self.size, self.own = group, rank, group.size, None
+        self.watch = SimpleNamespace(loops=0)
         self.asked = 0
 
     def agree(self, value: Any) -> Any:

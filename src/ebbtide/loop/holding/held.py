@@ -161,8 +161,10 @@ def _bytes_at_hand(rule: Any, but: int) -> int:
     """Return the bytes of what the steps at hand saved but the last ones, some of which may have saved less."""
     sizes, (start, stop) = rule.plan.sizes, rule.position.saved or (0, 0)
     count = max(0, stop - start - but)
-    saved = sum([record.nbytes for step, record in rule.records.items() if step < start + count])
-    return min(count * int(sizes.saved - sizes.passed_on), saved)
+    planned = count * int(sizes.saved - sizes.passed_on)
+    if not is_alone():  # what they saved differs, and all processes give up the same
+        return planned
+    return min(planned, sum([record.nbytes for step, record in rule.records.items() if step < start + count]))
 
 
 def beyond_initial_bytes(rule: Any) -> int:
