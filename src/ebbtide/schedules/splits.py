@@ -178,7 +178,7 @@ def divide_by_two(length: int, rest: int) -> tuple[NDArray[np.int64], NDArray[np
 
     Example:
         >>> divide_by_two(9, 2)
-        (array([4, 3, 1]), array([5, 2, 1]))
+        (array([4, 3]), array([5, 2]))
     """
     last = (isqrt(8 * length - 7) + 1) // 2
     intervals = np.arange(last, 0, -1)
