@@ -10,6 +10,7 @@ from tests.measure import find_least, peak_of, traced
 from tests.measure import peak_bytes as traced_peak
 
 from ebbtide import Budget, grad, primitive, profile, timeloop
+from ebbtide.loop.measuring.taken import Taken
 from ebbtide.loop.planning.sizes import RESERVE_PER_PROFILE
 from ebbtide.schedules import Costs
 from ebbtide.scipy.ndimage import map_coordinates
@@ -244,6 +245,21 @@ def test_plain_steps_show_what_steps_take_that_run_again(more: Any, is_wide: Any
     memory = find_least(lambda memory: grad(f, budget=Budget(memory, disk * u.nbytes))(u))
     measured, predicted = measured_beside_predicted(f, u, Budget(int(times * memory), disk * u.nbytes))
     assert 0.95 * predicted <= measured <= predicted
+
+
+def test_a_step_that_took_more_than_others_on_plain_values_is_taken_to_do_so_on_a_tape() -> None:
+    """Until it has run there; the others are what they are planned to be."""
+    taken, state = Taken(), 8 * POINTS
+    run = lambda index, states: np.ones(states * POINTS)
+    with traced():
+        for step, states in ((1, 1), (2, 1), (3, 4)):
+            taken.measuring(run, state, tape=False)(step, states)
+        assert [taken.is_narrow(step) for step in (1, 2, 3)] == [True, True, False]
+        assert [taken.is_wide(step) for step in (1, 2, 3)] == [False, False, True]
+        assert taken.on_tape(1, state) == state
+        assert taken.on_tape(3, state) == taken.plain[3] >= 4 * state
+        taken.measuring(run, state, tape=True)(3, 5)
+    assert taken.on_tape(3, state) == taken.taped[3] >= 5 * state
 
 
 def test_code_after_a_loop_is_predicted_when_the_reverse_sweep_begins() -> None:

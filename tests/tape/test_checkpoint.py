@@ -24,6 +24,7 @@ from ebbtide import (
     vmap,
 )
 from ebbtide.schedules import Revolve, StoreAll
+from ebbtide.tape.plain_checkpoint import plain_checkpoint
 
 N = 50_000
 UNIT = N * 8
@@ -396,12 +397,22 @@ def test_under_a_budget(tmp_path):
 
 
 def test_outside_of_derivatives():
-    """Where nothing is traced a checkpointed function is the function."""
+    """Where nothing is traced a checkpointed function does what the function does, on arrays of its own."""
     x = np.ones(3)
     wrapped = checkpoint(sines)
     assert wrapped.__name__ == "sines"
     assert np.array_equal(wrapped(x), sines(x))
     assert wrapped(x, steps=0) is x
+
+
+def test_an_argument_that_is_handed_back_as_it_was_is_that_argument_outside_of_derivatives():
+    """One that was written into, and a part of one, are new arrays, and the caller's has what it had."""
+    x = np.arange(1.0, 4.0)
+    same, part, other = plain_checkpoint(lambda u, v: (u, u[:2], v.__imul__(2.0)), (x, x), {})
+    assert same is x
+    assert not np.shares_memory(part, x)
+    assert np.array_equal(other, 2.0 * np.arange(1.0, 4.0))
+    assert np.array_equal(x, np.arange(1.0, 4.0))
 
 
 def growing(u):
